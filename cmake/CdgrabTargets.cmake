@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+# What every target of ours has in common.
+function(cdgrab_target_defaults target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+                                           -Wnon-virtual-dtor -Woverloaded-virtual)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(${target} PRIVATE -Wno-restrict)  # false alarm on std::string, GCC bug 105651
+  endif()
+  if(CDGRAB_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(CDGRAB_SANITIZE)
+    target_compile_options(${target} PUBLIC -fsanitize=${CDGRAB_SANITIZE} -fno-omit-frame-pointer
+                                            -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${CDGRAB_SANITIZE})
+  endif()
+endfunction()

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "row_record.hpp"
+
+#include <algorithm>
+
+#include "cdgrab/state.hpp"
+#include "kernels/kernels.hpp"
+
+namespace cdgrab {
+
+template <class T>
+void RowRecord::put(Index unit, const T* row, std::size_t dim) {
+  if (rows_.empty()) {
+    dim_ = dim;
+    rows_.resize(seen_.size() * dim);
+  }
+  std::copy_n(row, dim, rows_.begin() + static_cast<std::ptrdiff_t>(std::size_t{unit} * dim));
+  seen_[unit] = kernels::best<T>().finite(row, dim) ? 1 : 0;
+}
+
+template void RowRecord::put<float>(Index, const float*, std::size_t);
+template void RowRecord::put<double>(Index, const double*, std::size_t);
+
+void RowRecord::clear() { std::fill(seen_.begin(), seen_.end(), std::uint8_t{0}); }
+
+std::vector<Index> RowRecord::seen_of(std::span<const Index> order) const {
+  std::vector<Index> seen;
+  std::copy_if(order.begin(), order.end(), std::back_inserter(seen),
+               [this](Index unit) { return seen_[unit] != 0; });
+  return seen;
+}
+
+HerdingBound RowRecord::bound(std::span<const Index> order) const {
+  return herding_bound<double>(rows_, dim_, seen_of(order));
+}
+
+void RowRecord::save(State& state) const {
+  state.set("record.dim", static_cast<std::int64_t>(dim_));
+  state.set("record.rows", std::span<const double>(rows_));
+  state.set("record.seen", std::span<const std::uint8_t>(seen_));
+}
+
+void RowRecord::load(const State& state) {
+  const std::int64_t dim = state.integer("record.dim");
+  auto seen = state.elements<std::uint8_t>("record.seen", seen_.size());
+  // The state's own array bounds what is asked for: a wrong dim is answered there.
+  rows_ = state.elements<double>("record.rows",
+                                 seen.size() * static_cast<std::size_t>(std::max<std::int64_t>(dim, 0)));
+  dim_ = static_cast<std::size_t>(std::max<std::int64_t>(dim, 0));
+  seen_ = std::move(seen);
+}
+
+}  // namespace cdgrab

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdgrab/sampler.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "cdgrab/dense_geometry.hpp"
+#include "cdgrab/error.hpp"
+#include "unit/temp_folder.hpp"
+
+namespace cdgrab {
+namespace {
+
+using test::message_of;
+
+constexpr std::size_t kDim = 3;
+
+std::vector<Index> order_of(const Sampler& sampler) {
+  return {sampler.order().begin(), sampler.order().end()};
+}
+
+std::vector<Index> take(Sampler& sampler, std::size_t count) {
+  const auto handed = sampler.next(count);
+  return {handed.begin(), handed.end()};
+}
+
+/// Integer-valued rows that differ from call to call.
+std::vector<float> some_rows(std::size_t count) {
+  static int call = 0;
+  std::vector<float> rows(count * kDim);
+  for (float& value : rows) value = static_cast<float>((call++ * 7919) % 11 - 5);
+  return rows;
+}
+
+void observe(Sampler& sampler, std::size_t count) {
+  const auto rows = some_rows(count);
+  sampler.observe(Rows<float>{rows.data(), count, kDim});
+}
+
+TEST(Sampler, HandingOutAndObservingAreTwoCursors) {
+  Sampler sampler(10, parse_spec("pair"));
+  take(sampler, 6);
+  EXPECT_EQ(sampler.outstanding(), 6U);
+  observe(sampler, 2);
+  take(sampler, 4);
+  EXPECT_EQ(sampler.outstanding(), 8U);
+  observe(sampler, 8);
+  EXPECT_EQ(sampler.outstanding(), 0U);
+  EXPECT_TRUE(sampler.next(1).empty());
+}
+
+TEST(Sampler, StartingOverIsAPeekUntilSomethingWasObserved) {
+  Sampler sampler(10, parse_spec("rr"));
+  const auto first = order_of(sampler);
+  sampler.begin();
+  EXPECT_EQ(take(sampler, 3), std::vector<Index>(first.begin(), first.begin() + 3));
+  sampler.begin();
+  EXPECT_EQ(sampler.epoch(), 0U);
+  EXPECT_EQ(take(sampler, 10), first);
+  sampler.begin();
+  EXPECT_EQ(sampler.epoch(), 1U);
+  take(sampler, 1);
+  observe(sampler, 1);
+  sampler.begin();
+  EXPECT_EQ(sampler.epoch(), 2U);
+}
+
+TEST(Sampler, AnExplicitEndOfTheEpochIsNotCountedTwice) {
+  Sampler sampler(4, parse_spec("pair"));
+  sampler.begin();
+  take(sampler, 4);
+  observe(sampler, 4);
+  sampler.end_epoch();
+  EXPECT_EQ(sampler.epoch(), 1U);
+  sampler.begin();
+  EXPECT_EQ(sampler.epoch(), 1U);
+}
+
+TEST(Sampler, NoExamplesMakeEmptyEpochs) {
+  for (const std::string spec : {"pair", "mean", "recursive", "rr", "swr", "greedy"}) {
+    Sampler sampler(0, parse_spec(spec));
+    for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+      sampler.begin();
+      EXPECT_EQ(sampler.epoch(), epoch) << spec;
+      EXPECT_TRUE(sampler.next(5).empty());
+    }
+    EXPECT_THROW(observe(sampler, 1), UserError);
+  }
+}
+
+TEST(Sampler, ObservingMoreThanIsOutstandingIsRefusedAndChangesNothing) {
+  Sampler sampler(10, parse_spec("pair"));
+  take(sampler, 3);
+  const State before = sampler.state();
+  EXPECT_THROW(observe(sampler, 4), UserError);
+  EXPECT_EQ(sampler.state(), before);
+}
+
+TEST(Sampler, NamedExamplesMayComeInAnyOrderButOnlyOnce) {
+  Sampler sampler(6, parse_spec("pair"));
+  const auto handed = take(sampler, 4);
+  const auto rows = some_rows(2);
+  const Rows<float> two{rows.data(), 2, kDim};
+  sampler.observe(two, std::vector<Index>{handed[3], handed[1]});
+  EXPECT_EQ(sampler.outstanding(), 2U);
+  const State before = sampler.state();
+  EXPECT_THROW(sampler.observe(two, std::vector<Index>{handed[0], handed[1]}), UserError)
+      << "observed before";
+  EXPECT_THROW(sampler.observe(two, std::vector<Index>{handed[0], handed[0]}), UserError) << "named twice";
+  EXPECT_THROW(sampler.observe(two, std::vector<Index>{handed[0], sampler.order()[5]}), UserError)
+      << "not handed out";
+  EXPECT_THROW(sampler.observe(two, std::vector<Index>{handed[0], 77}), UserError) << "out of range";
+  EXPECT_THROW(sampler.observe(two, std::vector<Index>{handed[0]}), UserError) << "one example, two vectors";
+  EXPECT_EQ(sampler.state(), before);
+  observe(sampler, 2);
+  EXPECT_EQ(sampler.report().observed, 4U);
+}
+
+TEST(Sampler, VectorsOfAnotherLengthOrTypeAreRefused) {
+  Sampler sampler(10, parse_spec("pair"));
+  take(sampler, 10);
+  observe(sampler, 2);
+  const std::vector<float> longer(2 * (kDim + 1));
+  const std::vector<double> wider(2 * kDim);
+  EXPECT_THROW(sampler.observe(Rows<float>{longer.data(), 2, kDim + 1}), UserError);
+  EXPECT_THROW(sampler.observe(Rows<double>{wider.data(), 2, kDim}), UserError);
+}
+
+TEST(Sampler, AVectorThatIsNotFiniteCountsAsUnseenAndReachesNoRegister) {
+  for (const std::string spec :
+       {"pair", "mean", "batch", "recursive", "recursive-pair", "mean; centring=ema", "pair; normalize"}) {
+    Sampler clean(8, parse_spec(spec), {.initial_order = identity_order(8)});
+    Sampler dirty(8, parse_spec(spec), {.initial_order = identity_order(8)});
+    const auto good = some_rows(7);
+    std::vector<float> with_bad = good;
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    with_bad.insert(with_bad.begin() + 3 * kDim, {1.0F, nan, 2.0F});
+    take(clean, 8);
+    take(dirty, 8);
+    clean.observe(Rows<float>{good.data(), 7, kDim}, std::vector<Index>{0, 1, 2, 4, 5, 6, 7});
+    dirty.observe(Rows<float>{with_bad.data(), 8, kDim});
+    EXPECT_EQ(dirty.report().not_finite, 1U) << spec;
+    EXPECT_EQ(dirty.next_order(), clean.next_order()) << spec;
+    State a;
+    State b;
+    clean.geometry()->save(a);
+    dirty.geometry()->save(b);
+    EXPECT_EQ(a, b) << spec;
+  }
+}
+
+TEST(Sampler, ProductsThatOverflowAreTreatedLikeVectorsThatAreNotFinite) {
+  for (const std::string spec :
+       {"pair", "mean", "mean; centring=none", "recursive-pair", "pair; normalize"}) {
+    Sampler sampler(6, parse_spec(spec));
+    take(sampler, 6);
+    const std::vector<float> rows(6 * kDim, 1e38F);
+    std::vector<float> mixed = rows;
+    for (std::size_t i = 0; i < mixed.size(); i += 2) mixed[i] = -1e38F;
+    sampler.observe(Rows<float>{mixed.data(), 6, kDim});
+    EXPECT_EQ(sampler.report().observed, 6U) << spec;
+    EXPECT_TRUE(is_permutation(sampler.next_order())) << spec;
+  }
+}
+
+TEST(Sampler, TheReportCountsWhatBecameOfEveryUnit) {
+  Sampler sampler(9, parse_spec("pair"));
+  take(sampler, 7);
+  observe(sampler, 5);
+  const EpochReport report = sampler.report();
+  EXPECT_EQ(report.observed, 5U);
+  EXPECT_EQ(report.unpaired, 1U);
+  EXPECT_EQ(report.unobserved, 4U);
+  sampler.end_epoch();
+  EXPECT_EQ(sampler.last_report().observed, 5U);
+  EXPECT_EQ(sampler.report().observed, 0U);
+}
+
+TEST(Sampler, AStateGoesOnInAnotherSamplerAndIsAFixpoint) {
+  Sampler sampler(11, parse_spec("pair"), {.seed = 3});
+  take(sampler, 7);
+  observe(sampler, 5);
+  const State state = sampler.state();
+  Sampler other(11, parse_spec("pair"), {.seed = 4});
+  other.load(state);
+  EXPECT_EQ(other.state(), state);
+  EXPECT_EQ(other.seed(), 3U);
+  other.begin();
+  other.begin();
+  EXPECT_EQ(take(other, 11), take(sampler, 11));
+}
+
+TEST(Sampler, AStateSavedAtTheEndOfAnEpochBeginsTheNextOne) {
+  Sampler sampler(6, parse_spec("rr"));
+  take(sampler, 6);
+  Sampler other(6, parse_spec("rr"));
+  other.load(sampler.state());
+  other.begin();
+  EXPECT_EQ(other.epoch(), 1U);
+  EXPECT_EQ(take(other, 6).size(), 6U);
+}
+
+/// Each refusal names the field and leaves the sampler as it was.
+TEST(Sampler, AForeignStateIsRefusedByNameAndChangesNothing) {
+  Sampler sampler(10, parse_spec("pair"));
+  take(sampler, 4);
+  observe(sampler, 3);
+  const State before = sampler.state();
+  const auto refused = [&](const Sampler& from, const std::string& field) {
+    const std::string message = message_of<StateMismatch>([&] { sampler.load(from.state()); });
+    EXPECT_NE(message.find(field), std::string::npos) << message;
+    EXPECT_EQ(sampler.state(), before);
+  };
+  refused(Sampler(11, parse_spec("pair")), "examples");
+  refused(Sampler(10, parse_spec("mean")), "spec");
+  refused(Sampler(10, parse_spec("pair; sign=walk,c=3")), "spec");
+}
+
+TEST(Sampler, AStateWithAFieldThatCannotBeIsRefused) {
+  Sampler sampler(10, parse_spec("pair"));
+  take(sampler, 4);
+  observe(sampler, 3);
+  const State good = sampler.state();
+  const auto refused = [&](const std::string& key, auto value) {
+    State bad = good;
+    bad.set(key, value);
+    Sampler other(10, parse_spec("pair"));
+    const State before = other.state();
+    EXPECT_NE(message_of<StateMismatch>([&] { other.load(bad); }).find(key), std::string::npos) << key;
+    EXPECT_EQ(other.state(), before);
+  };
+  refused("handed_out", std::int64_t{11});
+  refused("handed_out", std::int64_t{-1});
+  refused("epoch", std::int64_t{-1});
+  refused("balancer.waiting", std::span<const std::int64_t>(std::vector<std::int64_t>{10}));
+  refused("order.current", std::span<const Index>(std::vector<Index>(10)));
+  refused("codes", std::span<const std::uint16_t>(std::vector<std::uint16_t>(10, 3)));
+  refused("codes", std::span<const std::uint16_t>(std::vector<std::uint16_t>(9)));
+  refused("geometry.dim", std::int64_t{-4});
+  refused("accumulator.0", std::span<const float>(std::vector<float>(2)));
+}
+
+TEST(Sampler, TheOrderWithoutATieRuleIsMirrored) {
+  const auto run = [](const std::string& spec) {
+    Sampler sampler(8, parse_spec(spec), {.initial_order = identity_order(8)});
+    take(sampler, 8);
+    std::vector<float> rows;
+    for (int i = 0; i < 8; ++i)
+      rows.insert(rows.end(), {static_cast<float>(i * i), 1.0F, static_cast<float>(-i)});
+    sampler.observe(Rows<float>{rows.data(), 8, kDim});
+    return sampler.next_order();
+  };
+  const auto plus = run("pair");
+  const auto minus = run("pair; tie=minus");
+  EXPECT_EQ(plus, std::vector<Index>(minus.rbegin(), minus.rend()));
+}
+
+TEST(Sampler, SeekGoesBackAndForthWithinTheEpoch) {
+  Sampler sampler(10, parse_spec("pair"));
+  const auto order = order_of(sampler);
+  take(sampler, 8);
+  observe(sampler, 2);
+  const Position position = sampler.position();
+  EXPECT_EQ(position, (Position{0, 8}));
+  sampler.seek({0, 4});
+  sampler.begin();
+  EXPECT_EQ(sampler.outstanding(), 2U);
+  EXPECT_EQ(take(sampler, 2), (std::vector<Index>{order[4], order[5]}));
+  EXPECT_THROW(sampler.seek({1, 0}), UserError);
+  EXPECT_THROW(sampler.seek({0, 11}), UserError);
+}
+
+TEST(Sampler, DiagnosticsAreThereWhenAskedForAndOnlyThen) {
+  Sampler off(6, parse_spec("pair"));
+  Sampler on(6, parse_spec("pair"), {.record_herding = true, .record_norms = true, .record_timings = true});
+  for (Sampler* sampler : {&off, &on}) {
+    take(*sampler, 6);
+    const std::vector<float> rows = {1, 0, 0, -1, 0, 0, 2, 0, 0, -2, 0, 0, 3, 4, 0, -3, -4, 0};
+    sampler->observe(Rows<float>{rows.data(), 6, kDim});
+  }
+  const auto used = on.order()[4];
+  EXPECT_DOUBLE_EQ(on.norms()[used], 5.0);
+  on.end_epoch();
+  off.end_epoch();
+  ASSERT_TRUE(on.herding().has_value());
+  EXPECT_GT(on.herding()->used.l2, 0.0);
+  EXPECT_GE(on.herding()->used.l2, on.herding()->used.linf);
+  EXPECT_GT(on.timings().balance, 0.0);
+  EXPECT_FALSE(off.herding().has_value());
+  EXPECT_TRUE(off.norms().empty());
+  EXPECT_EQ(off.timings().balance, 0.0);
+}
+
+TEST(Sampler, AGeometryPassedInIsUsedThroughItsBlock) {
+  auto geometry = std::make_unique<DenseGeometry<float>>(kDim);
+  DenseGeometry<float>* dense = geometry.get();
+  Sampler theirs(8, parse_spec("pair"), {.seed = 1}, std::move(geometry));
+  Sampler ours(8, parse_spec("pair"), {.seed = 1});
+  take(theirs, 8);
+  take(ours, 8);
+  const auto rows = some_rows(5);
+  ours.observe(Rows<float>{rows.data(), 5, kDim});
+  dense->set_block(rows.data(), 5);
+  theirs.observe_block();
+  EXPECT_EQ(theirs.next_order(), ours.next_order());
+  EXPECT_THROW(ours.observe_block(), UserError);
+  EXPECT_THROW(observe(theirs, 1), UserError);
+  const State state = theirs.state();
+  theirs.end_epoch();
+  theirs.load(state);
+  EXPECT_EQ(theirs.state(), state);
+}
+
+TEST(Sampler, SizesThatASpecCannotOrderAreRefused) {
+  EXPECT_THROW(Sampler(10, parse_spec("recursive-pair; block=4")), UserError);
+  EXPECT_NO_THROW(Sampler(12, parse_spec("recursive-pair; block=4")));
+  EXPECT_THROW(Sampler(std::size_t{1} << 40U, parse_spec("rr")), UserError);
+}
+
+TEST(Sampler, AKroneckerSketchWithoutShapesIsRefusedWhenTheFirstVectorsCome) {
+  Sampler sampler(10, parse_spec("pair; sketch=kron:2"));
+  take(sampler, 4);
+  const State before = sampler.state();
+  EXPECT_THROW(observe(sampler, 4), UserError);
+  EXPECT_EQ(sampler.state(), before);
+}
+
+}  // namespace
+}  // namespace cdgrab
