@@ -76,7 +76,7 @@ void Balancer::observe(Geometry& geometry, std::span<const Index> positions, std
 /// How many rows to bring to the root next: as many as the geometry likes to decide together, but
 /// not past the end of a frozen block.
 std::size_t Balancer::take(const Block& block) const {
-  std::size_t count = block.geometry.group_size(pairs());
+  std::size_t count = block.geometry.group_size(pairs(), true);
   if (pairs()) count = 2 * count - (carries_[0].waits ? 1 : 0);
   if (spec_.centring == Centring::kEma) count = 1;
   if (spec_.frozen && spec_.block > 0) count = std::min(count, spec_.block - in_block_);
@@ -91,17 +91,32 @@ bool Balancer::arrive(Block& block, std::size_t count) {
     return false;
   }
   const Carry waiting = pairs() ? carries_[0] : Carry{};
-  for (unsigned level = 0; level < spec_.levels(); ++level) {
-    decisions_.clear();
-    for (const Arrival& arrival : arrivals_) meet(level, arrival, block);
-    if (!decide_level(block, level)) {
-      if (pairs()) carries_[0] = waiting;
-      reject(block, count, decisions_);
-      return false;
-    }
-    descend(block, level);
+  meet_all(block, 0);
+  if (!decide_level(block, 0)) {
+    if (pairs()) carries_[0] = waiting;
+    reject(block, count, decisions_);
+    return false;
   }
+  descend(block, 0);
+  go_down(block);
   return true;
+}
+
+/// From the root's children to the leaves, a few arrivals at a time.
+void Balancer::go_down(Block& block) {
+  if (arrivals_.empty()) return;
+  below_root_.swap(arrivals_);
+  const std::size_t most = block.geometry.group_size(pairs(), false);
+  for (std::size_t begin = 0; begin < below_root_.size(); begin += most) {
+    const auto first = below_root_.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto last = first + static_cast<std::ptrdiff_t>(std::min(most, below_root_.size() - begin));
+    arrivals_.assign(first, last);
+    for (unsigned level = 1; level < spec_.levels(); ++level) {
+      meet_all(block, level);
+      decide_level(block, level);
+      descend(block, level);
+    }
+  }
 }
 
 /// The arrivals at the root, to unit length if the spec says so (zero stays zero). False if a row is
@@ -121,6 +136,11 @@ bool Balancer::usable(Block& block, std::size_t count) {
   // A row that will be left waiting takes part in no product that would show what it is.
   const bool one_waits = pairs() && (count + (carries_[0].waits ? 1 : 0)) % 2 == 1;
   return !one_waits || block.geometry.finite(block.rows[block.next + count - 1]);
+}
+
+void Balancer::meet_all(Block& block, unsigned level) {
+  decisions_.clear();
+  for (const Arrival& arrival : arrivals_) meet(level, arrival, block);
 }
 
 /// A decision, or a wait for the next arrival at the node.
@@ -148,13 +168,13 @@ Vector Balancer::vector_of(const Decision& decision) const {
 
 /// Decides a level's decisions a group at a time. False if a product at the root is not finite.
 bool Balancer::decide_level(Block& block, unsigned level) {
-  const std::size_t most = block.geometry.group_size(pairs());
+  const std::size_t most = block.geometry.group_size(pairs(), level == 0);
   const std::span<Decision> all(decisions_);
   for (std::size_t begin = 0; begin < all.size(); begin += most) {
     const auto group = all.subspan(begin, std::min(most, all.size() - begin));
-    // Without pairing the same vectors go down all levels: formed once, and their Gram matrix with them.
-    if (!decide(block, level, group, pairs() || level == 0)) return false;
-    update(block, group);
+    // Without pairing the same vectors go on down: formed once, and their Gram matrix with them.
+    if (!decide(block, level, group, pairs() || level <= 1)) return false;
+    update(block, level, group);
   }
   return true;
 }
@@ -186,7 +206,8 @@ bool Balancer::decide(Block& block, unsigned level, std::span<Decision> decision
 }
 
 /// s_node += sum of sign * v over the decisions at the node; while frozen, into the node's delta.
-void Balancer::update(Block& block, std::span<const Decision> decisions) {
+/// At the root, what the next mean is made of as well.
+void Balancer::update(Block& block, unsigned level, std::span<const Decision> decisions) {
   const auto decided_before = [&](std::size_t k) {
     return std::any_of(decisions.begin(), decisions.begin() + static_cast<std::ptrdiff_t>(k),
                        [&](const Decision& d) { return d.node == decisions[k].node; });
@@ -200,6 +221,10 @@ void Balancer::update(Block& block, std::span<const Decision> decisions) {
     block.geometry.combine(spec_.frozen ? delta(node) : accumulator(node), weights_);
     if (spec_.frozen) touched_[node] = 1;
   }
+  if (level > 0 || spec_.centring != Centring::kMean) return;
+  weights_.clear();
+  for (std::size_t k = 0; k < decisions.size(); ++k) weights_.push_back({k, 1.0});
+  block.geometry.combine(total(), weights_);
 }
 
 /// Everything that was decided goes to its child, or into its bucket.
@@ -244,11 +269,6 @@ void Balancer::reject(Block& block, std::size_t count, std::span<const Decision>
 
 void Balancer::after_group(Block& block, std::size_t count) {
   Geometry& geometry = block.geometry;
-  if (spec_.centring == Centring::kMean) {
-    weights_.clear();
-    for (std::size_t k = 0; k < count; ++k) weights_.push_back({k, 1.0});
-    geometry.combine(total(), weights_);
-  }
   if (spec_.centring == Centring::kEma) {
     Operand x = Operand::row(block.rows[block.next]);
     x.scale = vectors_[0].first.scale * (1.0 - spec_.beta);

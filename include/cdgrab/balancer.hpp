@@ -72,10 +72,12 @@ class Balancer {
   [[nodiscard]] std::size_t take(const Block& block) const;
   bool arrive(Block& block, std::size_t count);
   bool usable(Block& block, std::size_t count);
+  void meet_all(Block& block, unsigned level);
   void meet(unsigned level, const Arrival& arrival, Block& block);
   bool decide_level(Block& block, unsigned level);
+  void go_down(Block& block);
   bool decide(Block& block, unsigned level, std::span<Decision> decisions, bool first_time);
-  void update(Block& block, std::span<const Decision> decisions);
+  void update(Block& block, unsigned level, std::span<const Decision> decisions);
   void descend(Block& block, unsigned level);
   void reject(Block& block, std::size_t count, std::span<const Decision> decisions);
   void after_group(Block& block, std::size_t count);
@@ -93,6 +95,7 @@ class Balancer {
 
   // Scratch, kept to avoid allocating per group.
   std::vector<Arrival> arrivals_;
+  std::vector<Arrival> below_root_;
   std::vector<Decision> decisions_;
   std::vector<Vector> vectors_;
   std::vector<Register> against_;

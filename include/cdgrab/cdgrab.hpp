@@ -4,9 +4,11 @@
 
 #include "cdgrab/balancer.hpp"
 #include "cdgrab/code.hpp"
+#include "cdgrab/composite_geometry.hpp"
 #include "cdgrab/dense_geometry.hpp"
 #include "cdgrab/error.hpp"
 #include "cdgrab/geometry.hpp"
+#include "cdgrab/gram_geometry.hpp"
 #include "cdgrab/herding.hpp"
 #include "cdgrab/npy.hpp"
 #include "cdgrab/order.hpp"

@@ -32,7 +32,7 @@ class DenseGeometry final : public Geometry {
 
   [[nodiscard]] std::size_t dim() const override { return dim_; }
   [[nodiscard]] std::size_t block_size() const override { return count_; }
-  [[nodiscard]] std::size_t group_size(bool differences) const override;
+  [[nodiscard]] std::size_t group_size(bool differences, bool root) const override;
   void declare(std::vector<std::string> names) override;
   void form(std::span<const Vector> group) override;
   void products(std::span<const Register> against, Wanted wanted, Products& out) override;
@@ -70,6 +70,7 @@ class DenseGeometry final : public Geometry {
   T* storage(Register target);
   void keep_now();
   void keep_formed();
+  [[nodiscard]] bool one_step_down(std::span<const Register> against, Wanted wanted) const;
   void one_pass(Register against, double* raw);
   void difference_pass(Register against, double* raw);
   void centred_pass(Register against, double* raw);

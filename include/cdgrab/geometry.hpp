@@ -70,9 +70,10 @@ class Geometry {
   [[nodiscard]] virtual std::size_t dim() const = 0;
   /// Rows of the current block.
   [[nodiscard]] virtual std::size_t block_size() const = 0;
-  /// How many vectors it likes to have decided together, at least 1. `differences`: the vectors are
-  /// differences of rows, not rows less a common centre. Never changes a result, only the cost.
-  [[nodiscard]] virtual std::size_t group_size(bool differences) const = 0;
+  /// How many vectors it likes to have decided together, and the most that form() takes; at least 1.
+  /// `differences`: the vectors are differences of rows, not rows less a common centre. `root`: they
+  /// all meet the same accumulator. Never changes a result, only the cost.
+  [[nodiscard]] virtual std::size_t group_size(bool differences, bool root) const = 0;
 
   /// Registers 0..names.size()-1, all zero. Called once, before anything else.
   virtual void declare(std::vector<std::string> names) = 0;

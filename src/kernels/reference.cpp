@@ -69,6 +69,17 @@ double dot(const T* x, const T* minus, const T* y, std::size_t dim) {
 }
 
 template <class T>
+double add_and_dot(T* accumulator, T weight, const T* x, const T* minus, const T* y, std::size_t dim) {
+  double total = 0.0;
+  for (std::size_t i = 0; i < dim; ++i) {
+    const T v = x[i] - minus_if(minus, i);
+    accumulator[i] += weight * v;
+    total += static_cast<double>(v) * static_cast<double>(y[i]);
+  }
+  return total;
+}
+
+template <class T>
 void blend(T* out, T a_weight, const T* a, T b_weight, const T* b, std::size_t dim) {
   for (std::size_t i = 0; i < dim; ++i)
     out[i] = b == nullptr ? a_weight * a[i] : a_weight * a[i] + b_weight * b[i];
@@ -91,8 +102,8 @@ PrefixNorms advance_prefix(double* prefix, const T* x, const double* mean, std::
 }
 
 template <class T>
-constexpr Kernels<T> kReference = {difference_pass<T>, centred_pass<T>, combine<T>,       dot<T>,
-                                   blend<T>,           finite<T>,       advance_prefix<T>};
+constexpr Kernels<T> kReference = {difference_pass<T>, centred_pass<T>, combine<T>, dot<T>,
+                                   add_and_dot<T>,     blend<T>,        finite<T>,  advance_prefix<T>};
 
 }  // namespace
 

@@ -317,6 +317,27 @@ double dot(const T* x, const T* minus, const T* y, std::size_t dim) {
   return minus == nullptr ? dot_of<false>(x, minus, y, dim) : dot_of<true>(x, minus, y, dim);
 }
 
+template <bool kMinus, class T>
+double add_and_dot_of(T* accumulator, T weight, const T* x, const T* minus, const T* y, std::size_t dim) {
+  const Vec<T> w = hn::Set(Tag<T>(), weight);
+  const auto step = [&](std::size_t i, Vec<T>(&chain)[1]) HWY_ATTR {
+    Vec<T> v = load(x + i);
+    if constexpr (kMinus) v = hn::Sub(v, load(minus + i));
+    store(hn::MulAdd(w, v, load(accumulator + i)), accumulator + i);
+    chain[0] = hn::MulAdd(v, load(y + i), chain[0]);
+  };
+  double product = 0.0;
+  const std::size_t done = sum_chains<T, 1>(dim, &product, step);
+  return product + reference<T>().add_and_dot(accumulator + done, weight, x + done,
+                                              kMinus ? minus + done : nullptr, y + done, dim - done);
+}
+
+template <class T>
+double add_and_dot(T* accumulator, T weight, const T* x, const T* minus, const T* y, std::size_t dim) {
+  return minus == nullptr ? add_and_dot_of<false>(accumulator, weight, x, minus, y, dim)
+                          : add_and_dot_of<true>(accumulator, weight, x, minus, y, dim);
+}
+
 template <class T>
 void blend(T* out, T a_weight, const T* a, T b_weight, const T* b, std::size_t dim) {
   const std::size_t lanes = hn::Lanes(Tag<T>());
@@ -369,8 +390,8 @@ PrefixNorms advance_prefix(double* prefix, const T* x, const double* mean, std::
 }
 
 template <class T>
-constexpr Kernels<T> kKernels = {difference_pass<T>, centred_pass<T>, combine<T>,       dot<T>,
-                                 blend<T>,           finite<T>,       advance_prefix<T>};
+constexpr Kernels<T> kKernels = {difference_pass<T>, centred_pass<T>, combine<T>, dot<T>,
+                                 add_and_dot<T>,     blend<T>,        finite<T>,  advance_prefix<T>};
 
 }  // namespace
 

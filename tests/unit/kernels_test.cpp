@@ -182,6 +182,13 @@ TYPED_TEST(KernelsTest, DotBlendAndPrefixEqualThePlainLoops) {
       for (const T* minus : {static_cast<const T*>(nullptr), z.data()})
         ASSERT_EQ(best<T>().dot(x.data(), minus, y.data(), dim),
                   reference<T>().dot(x.data(), minus, y.data(), dim));
+      for (const T* minus : {static_cast<const T*>(nullptr), z.data()}) {
+        auto acc = this->numbers_(dim);
+        auto plain_acc = acc;
+        ASSERT_EQ(best<T>().add_and_dot(acc.data(), T{-1}, x.data(), minus, y.data(), dim),
+                  reference<T>().add_and_dot(plain_acc.data(), T{-1}, x.data(), minus, y.data(), dim));
+        ASSERT_EQ(acc, plain_acc) << dim;
+      }
       for (const T* b : {static_cast<const T*>(nullptr), y.data()}) {
         std::vector<T> out(dim);
         std::vector<T> plain(dim);
