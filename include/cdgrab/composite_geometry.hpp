@@ -11,15 +11,17 @@
 
 namespace cdgrab {
 
-class CompositeGeometry final : public Geometry {
+class CompositeGeometry : public Geometry {
  public:
   struct Part {
     std::string name;  ///< what the part's keys in a state begin with
     std::unique_ptr<Geometry> geometry;
   };
 
-  /// At least one part; all must hold blocks of the same number of rows when they are used.
+  /// All parts must hold blocks of the same number of rows when they are used.
   explicit CompositeGeometry(std::vector<Part> parts);
+  /// One more, whose registers are zero: coordinates that have been zero so far.
+  void add(Part part);
 
   [[nodiscard]] std::size_t dim() const override;
   [[nodiscard]] std::size_t block_size() const override;
@@ -38,6 +40,7 @@ class CompositeGeometry final : public Geometry {
 
  private:
   std::vector<Part> parts_;
+  std::vector<std::string> names_;
   Products of_part_;
 };
 

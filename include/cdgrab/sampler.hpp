@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "cdgrab/geometry.hpp"
 #include "cdgrab/herding.hpp"
 #include "cdgrab/permutation.hpp"
 #include "cdgrab/sketch.hpp"
@@ -17,8 +18,6 @@
 #include "cdgrab/state.hpp"
 
 namespace cdgrab {
-
-class Geometry;
 
 /// `count` vectors of `dim` numbers, row by row, owned by the caller.
 template <class T>

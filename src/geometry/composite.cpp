@@ -17,6 +17,11 @@ void add_to(std::vector<double>& total, const std::vector<double>& part) {
 
 CompositeGeometry::CompositeGeometry(std::vector<Part> parts) : parts_(std::move(parts)) {}
 
+void CompositeGeometry::add(Part part) {
+  part.geometry->declare(names_);
+  parts_.push_back(std::move(part));
+}
+
 std::size_t CompositeGeometry::dim() const {
   std::size_t total = 0;
   for (const Part& part : parts_) total += part.geometry->dim();
@@ -32,7 +37,8 @@ std::size_t CompositeGeometry::group_size(bool differences, bool root) const {
 }
 
 void CompositeGeometry::declare(std::vector<std::string> names) {
-  for (Part& part : parts_) part.geometry->declare(names);
+  names_ = std::move(names);
+  for (Part& part : parts_) part.geometry->declare(names_);
 }
 
 void CompositeGeometry::form(std::span<const Vector> group) {

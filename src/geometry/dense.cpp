@@ -126,10 +126,14 @@ void DenseGeometry<T>::products(std::span<const Register> against, Wanted wanted
   const std::size_t size = group_.size;
   out.inner.resize(size);
   if (one_step_down(against, wanted)) {
-    const Pending& above = pending_[0];
-    out.inner[0] = kernels_.add_and_dot(storage(above.target), above.weights[0], group_.first[0],
-                                        group_.second[0], storage(against[0]), dim_);
+    const Pending above = pending_[0];
     pending_.clear();
+    const bool centred = group_.second[0] != nullptr;
+    if (centred) kept_[0].resize(dim_);
+    out.inner[0] =
+        kernels_.add_and_dot(storage(above.target), above.weights[0], group_.first[0], group_.second[0],
+                             centred ? kept_[0].data() : nullptr, storage(against[0]), dim_);
+    if (centred) keep_formed();
     return;
   }
   const bool same = std::all_of(against.begin(), against.end(), [&](Register r) { return r == against[0]; });

@@ -69,11 +69,13 @@ double dot(const T* x, const T* minus, const T* y, std::size_t dim) {
 }
 
 template <class T>
-double add_and_dot(T* accumulator, T weight, const T* x, const T* minus, const T* y, std::size_t dim) {
+double add_and_dot(T* accumulator, T weight, const T* x, const T* minus, T* keep, const T* y,
+                   std::size_t dim) {
   double total = 0.0;
   for (std::size_t i = 0; i < dim; ++i) {
     const T v = x[i] - minus_if(minus, i);
     accumulator[i] += weight * v;
+    if (keep != nullptr) keep[i] = v;
     total += static_cast<double>(v) * static_cast<double>(y[i]);
   }
   return total;

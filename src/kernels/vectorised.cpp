@@ -318,24 +318,30 @@ double dot(const T* x, const T* minus, const T* y, std::size_t dim) {
 }
 
 template <bool kMinus, class T>
-double add_and_dot_of(T* accumulator, T weight, const T* x, const T* minus, const T* y, std::size_t dim) {
+double add_and_dot_of(T* accumulator, T weight, const T* x, const T* minus, T* keep, const T* y,
+                      std::size_t dim) {
   const Vec<T> w = hn::Set(Tag<T>(), weight);
   const auto step = [&](std::size_t i, Vec<T>(&chain)[1]) HWY_ATTR {
     Vec<T> v = load(x + i);
-    if constexpr (kMinus) v = hn::Sub(v, load(minus + i));
+    if constexpr (kMinus) {
+      v = hn::Sub(v, load(minus + i));
+      store(v, keep + i);
+    }
     store(hn::MulAdd(w, v, load(accumulator + i)), accumulator + i);
     chain[0] = hn::MulAdd(v, load(y + i), chain[0]);
   };
   double product = 0.0;
   const std::size_t done = sum_chains<T, 1>(dim, &product, step);
   return product + reference<T>().add_and_dot(accumulator + done, weight, x + done,
-                                              kMinus ? minus + done : nullptr, y + done, dim - done);
+                                              kMinus ? minus + done : nullptr, kMinus ? keep + done : nullptr,
+                                              y + done, dim - done);
 }
 
 template <class T>
-double add_and_dot(T* accumulator, T weight, const T* x, const T* minus, const T* y, std::size_t dim) {
-  return minus == nullptr ? add_and_dot_of<false>(accumulator, weight, x, minus, y, dim)
-                          : add_and_dot_of<true>(accumulator, weight, x, minus, y, dim);
+double add_and_dot(T* accumulator, T weight, const T* x, const T* minus, T* keep, const T* y,
+                   std::size_t dim) {
+  return minus == nullptr ? add_and_dot_of<false>(accumulator, weight, x, minus, keep, y, dim)
+                          : add_and_dot_of<true>(accumulator, weight, x, minus, keep, y, dim);
 }
 
 template <class T>

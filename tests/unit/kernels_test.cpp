@@ -185,8 +185,14 @@ TYPED_TEST(KernelsTest, DotBlendAndPrefixEqualThePlainLoops) {
       for (const T* minus : {static_cast<const T*>(nullptr), z.data()}) {
         auto acc = this->numbers_(dim);
         auto plain_acc = acc;
-        ASSERT_EQ(best<T>().add_and_dot(acc.data(), T{-1}, x.data(), minus, y.data(), dim),
-                  reference<T>().add_and_dot(plain_acc.data(), T{-1}, x.data(), minus, y.data(), dim));
+        std::vector<T> keep(dim);
+        std::vector<T> plain_keep(dim);
+        const bool kept = minus != nullptr;
+        ASSERT_EQ(best<T>().add_and_dot(acc.data(), T{-1}, x.data(), minus, kept ? keep.data() : nullptr,
+                                        y.data(), dim),
+                  reference<T>().add_and_dot(plain_acc.data(), T{-1}, x.data(), minus,
+                                             kept ? plain_keep.data() : nullptr, y.data(), dim));
+        ASSERT_EQ(keep, plain_keep) << dim;
         ASSERT_EQ(acc, plain_acc) << dim;
       }
       for (const T* b : {static_cast<const T*>(nullptr), y.data()}) {

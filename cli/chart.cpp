@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chart.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "format.hpp"
+
+namespace cdgrab::cli {
+namespace {
+
+constexpr double kWidth = 760.0;
+constexpr double kHeight = 400.0;
+constexpr double kEmptyHeight = 30.0;
+constexpr double kLeft = 58.0;
+constexpr double kTop = 34.0;
+constexpr double kBottom = 48.0;
+constexpr double kLabelGap = 17.0;
+constexpr double kCharacter = 8.0;  // generous width of one at the label's size
+constexpr std::size_t kLongestLabel = 26;
+constexpr std::size_t kMostMarkers = 40;
+constexpr std::size_t kColours = 8;  // before they repeat
+
+/// The first `most` characters; never half of a UTF-8 sequence.
+std::string shortened(const std::string& text, std::size_t most) {
+  if (text.size() <= most) return text;
+  std::size_t end = most - 1;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return text.substr(0, end) + "\u2026";
+}
+
+/// Numbers to pixels along one axis.
+struct Axis {
+  double low = 0.0;
+  double high = 1.0;
+  bool log = false;
+  double from = 0.0;  ///< pixel of low
+  double to = 1.0;    ///< pixel of high
+  std::vector<double> ticks;
+
+  [[nodiscard]] bool holds(double v) const { return std::isfinite(v) && (!log || v > 0.0); }
+  [[nodiscard]] double place(double v) const {
+    const double a = log ? std::log10(low) : low;
+    const double b = log ? std::log10(high) : high;
+    return from + (to - from) * ((log ? std::log10(v) : v) - a) / (b - a);
+  }
+};
+
+double nice_step(double span, double pieces) {
+  const double raw = span / pieces;
+  const double power = std::pow(10.0, std::floor(std::log10(raw)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (raw <= factor * power) return factor * power;
+  }
+  return 10.0 * power;
+}
+
+std::vector<double> linear_ticks(double low, double high, double step) {
+  std::vector<double> ticks;
+  for (double k = std::ceil(low / step); k * step <= high + step * 1e-9; k += 1.0) ticks.push_back(k * step);
+  return ticks;
+}
+
+/// Powers of ten over a wide range; 1, 2, 5 times them over a narrow one.
+std::vector<double> log_ticks(double low, double high) {
+  const double decades = std::log10(high / low);
+  const double stride = std::max(1.0, std::ceil(decades / 6.0));
+  std::vector<double> ticks;
+  for (double p = std::floor(std::log10(low)); p <= std::log10(high); p += stride) {
+    for (const double factor : {1.0, 2.0, 5.0}) {
+      if (factor > 1.0 && decades > 2.5) continue;
+      const double tick = factor * std::pow(10.0, p);
+      if (tick >= low && tick <= high) ticks.push_back(tick);
+    }
+  }
+  return ticks;
+}
+
+std::pair<double, double> range_of(const Chart& chart, const std::vector<double> Series::*values,
+                                   bool positive) {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -low;
+  for (const Series& series : chart.series) {
+    for (const double v : series.*values) {
+      if (!std::isfinite(v) || (positive && v <= 0.0)) continue;
+      low = std::min(low, v);
+      high = std::max(high, v);
+    }
+  }
+  return {low, high};
+}
+
+Axis make_x_axis(const Chart& chart, double right) {
+  auto [low, high] = range_of(chart, &Series::x, false);
+  if (!(low < high)) high = low + 1.0;
+  Axis axis{low, high, false, kLeft, right, {}};
+  axis.ticks = linear_ticks(low, high, std::max(1.0, nice_step(high - low, 10.0)));
+  return axis;
+}
+
+Axis make_y_axis(const Chart& chart) {
+  auto [low, high] = range_of(chart, &Series::y, chart.log_y);
+  if (chart.log_y) {
+    const double pad = std::max(1.15, std::pow(high / low, 0.04));
+    low /= pad;
+    high *= pad;
+  } else {
+    low = std::min(low, 0.0);
+    high = high > low ? high * 1.04 : low + 1.0;
+  }
+  Axis axis{low, high, chart.log_y, kHeight - kBottom, kTop, {}};
+  axis.ticks = chart.log_y ? log_ticks(low, high) : linear_ticks(low, high, nice_step(high - low, 6.0));
+  return axis;
+}
+
+std::string draw_grid(const Chart& chart, const Axis& x, const Axis& y) {
+  std::string out = "<g class=\"grid\">\n";
+  for (const double tick : y.ticks) {
+    const double at = y.place(tick);
+    out += fmt::format(
+        "<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
+        "<text x=\"{3:.1f}\" y=\"{4:.1f}\" text-anchor=\"end\">{5}</text>\n",
+        x.from, x.to, at, x.from - 8.0, at + 4.0, format_short(tick));
+  }
+  for (const double tick : x.ticks) {
+    const double at = x.place(tick);
+    out += fmt::format(
+        "<line class=\"tick\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\"/>"
+        "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\">{4}</text>\n",
+        at, y.from, y.from + 5.0, y.from + 20.0, format_short(tick));
+  }
+  out += fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n",
+                     x.from, x.to, y.from);
+  out += fmt::format("<text class=\"name\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
+                     (x.from + x.to) / 2.0, kHeight - 8.0, escape_html(chart.x_label));
+  return out +
+         fmt::format("<text class=\"name\" x=\"0\" y=\"14\">{}</text>\n</g>\n", escape_html(chart.y_label));
+}
+
+/// The path of a line with gaps, and its markers.
+std::string draw_series(const Series& series, const std::string& colour, const Axis& x, const Axis& y) {
+  std::string path;
+  std::string markers;
+  bool pen_down = false;
+  for (std::size_t i = 0; i < series.x.size(); ++i) {
+    const bool drawable = x.holds(series.x[i]) && y.holds(series.y[i]);
+    if (drawable) {
+      const double px = x.place(series.x[i]);
+      const double py = y.place(series.y[i]);
+      path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", px, py);
+      if (series.role != Role::kReference && series.x.size() <= kMostMarkers) {
+        markers += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"/>", px, py);
+      }
+    }
+    pen_down = drawable;
+  }
+  if (path.empty()) return "";
+  return fmt::format("<g class=\"{}\"><title>{}</title><path d=\"{}\"/>{}</g>\n", colour,
+                     escape_html(series.name), path, markers);
+}
+
+/// A line's name beside its last point.
+struct EndLabel {
+  std::string text;
+  std::string colour;
+  double point_x = 0.0;
+  double point_y = 0.0;
+  double y = 0.0;
+};
+
+/// Moves labels apart, keeping their sequence and staying near their points.
+void spread(std::vector<EndLabel>& labels, double top, double bottom) {
+  std::stable_sort(labels.begin(), labels.end(),
+                   [](const auto& a, const auto& b) { return a.point_y < b.point_y; });
+  double least = top;
+  for (EndLabel& label : labels) {
+    label.y = std::max(label.point_y, least);
+    least = label.y + kLabelGap;
+  }
+  double most = bottom;
+  for (auto label = labels.rbegin(); label != labels.rend(); ++label) {
+    label->y = std::min(label->y, most);
+    most = label->y - kLabelGap;
+  }
+}
+
+std::string draw_labels(std::vector<EndLabel> labels, double right) {
+  spread(labels, kTop, kHeight - kBottom);
+  std::string out = "<g class=\"ends\">\n";
+  for (const EndLabel& label : labels) {
+    out += fmt::format(
+        "<g class=\"{}\"><line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>"
+        "<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text></g>\n",
+        label.colour, label.point_x + 5.0, label.point_y, right + 16.0, label.y, right + 20.0, label.y + 4.0,
+        escape_html(label.text));
+  }
+  return out + "</g>\n";
+}
+
+double label_room(const Chart& chart) {
+  std::size_t longest = 0;
+  for (const Series& series : chart.series)
+    longest = std::max(longest, std::min(series.name.size(), kLongestLabel));
+  return 24.0 + kCharacter * static_cast<double>(longest + 7);  // the name, and the value it ends with
+}
+
+EndLabel end_label(const Series& series, const std::string& colour, const Axis& x, const Axis& y) {
+  for (std::size_t i = series.x.size(); i-- > 0;) {
+    if (!x.holds(series.x[i]) || !y.holds(series.y[i])) continue;
+    const std::string text =
+        fmt::format("{} {}", shortened(series.name, kLongestLabel), format_number(series.y[i]));
+    return {text, colour, x.place(series.x[i]), y.place(series.y[i]), 0.0};
+  }
+  return {};
+}
+
+/// The colour of the k-th series compared.
+std::string series_class(std::size_t k) {
+  return fmt::format("s{}{}", k % kColours, k >= kColours ? " again" : "");
+}
+
+std::string role_class(Role role) { return role == Role::kReference ? "reference" : "baseline"; }
+
+std::string draw_all(const Chart& chart) {
+  const double right = kWidth - label_room(chart);
+  const Axis x = make_x_axis(chart, right);
+  const Axis y = make_y_axis(chart);
+  std::string out = draw_grid(chart, x, y);
+  std::vector<EndLabel> labels;
+  std::size_t k = 0;
+  for (const Series& series : chart.series) {
+    const std::string colour =
+        "series " + (series.role == Role::kCompared ? series_class(k++) : role_class(series.role));
+    out += draw_series(series, colour, x, y);
+    labels.push_back(end_label(series, colour, x, y));
+  }
+  std::erase_if(labels, [](const EndLabel& label) { return label.text.empty(); });
+  return out + draw_labels(std::move(labels), right);
+}
+
+}  // namespace
+
+std::string render_svg(const Chart& chart) {
+  const auto [low, high] = range_of(chart, &Series::y, chart.log_y);
+  const bool empty = !(low <= high);
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" role=\"img\" viewBox=\"0 0 {0} {1}\" "
+      "aria-labelledby=\"{2}-title {2}-desc\">\n<title id=\"{2}-title\">{3}</title>\n<desc "
+      "id=\"{2}-desc\">{4}</desc>\n"
+      "{5}</svg>\n",
+      kWidth, empty ? kEmptyHeight : kHeight, chart.id, escape_html(chart.title),
+      escape_html(chart.description),
+      empty ? "<text class=\"empty\" x=\"0\" y=\"20\">Nothing to draw: every value is zero.</text>\n"
+            : draw_all(chart));
+}
+
+std::string escape_html(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n') {
+          out += "\uFFFD";
+        } else {
+          out += c;
+        }
+    }
+  }
+  return out;
+}
+
+}  // namespace cdgrab::cli

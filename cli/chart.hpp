@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Line charts as inline SVG. Colours come from the page's style sheet (report.cpp), so one drawing
+// serves light, dark and print.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cdgrab::cli {
+
+enum class Role {
+  kCompared,   ///< in a colour of its own
+  kBaseline,   ///< what others are compared with: grey
+  kReference,  ///< a level, not a run: grey, thin and dashed
+};
+
+struct Series {
+  std::string name;
+  std::vector<double> x;
+  std::vector<double> y;  ///< as many; a value that cannot be drawn leaves a gap
+  Role role = Role::kCompared;
+};
+
+struct Chart {
+  std::string id;  ///< unique on the page, letters and digits
+  std::string title;
+  std::string description;  ///< for those who cannot see it
+  std::string x_label;
+  std::string y_label;
+  bool log_y = false;
+  std::vector<Series> series;
+};
+
+/// Lines named at their ends, so no legend has to be looked up.
+std::string render_svg(const Chart& chart);
+
+/// &, <, >, " and ' as entities; control characters become U+FFFD.
+std::string escape_html(std::string_view text);
+
+}  // namespace cdgrab::cli
