@@ -413,7 +413,7 @@ void Sampler::Impl::load(const State& state) {
   if (balancer_) {
     balancer_->begin_epoch(number_);
     balancer_->load(state);
-    if (state.contains("geometry.dim") && own_geometry_) {
+    if (state.contains("input_dim") && own_geometry_) {
       if (state.array(balancer_->registers().front()).dtype == DType::kF32)
         load_dense<float>(state);
       else
@@ -424,13 +424,12 @@ void Sampler::Impl::load(const State& state) {
 }
 
 void Sampler::Impl::take_geometry(Impl& other, const State& state) {
-  if (state.contains("geometry.dim")) {
+  if (state.contains("input_dim")) {
     other.geometry_->load(state);
   } else if (balancer_) {
     for (Register r = 0; r < balancer_->registers().size(); ++r) other.geometry_->clear(r);
   }
   geometry_ = std::move(other.geometry_);
-  own_geometry_ = false;
 }
 
 Sampler::Sampler(std::size_t examples, const Spec& spec, SamplerOptions options,
@@ -486,6 +485,15 @@ std::uint64_t Sampler::epoch() const { return impl_->number_; }
 std::span<const Index> Sampler::order() const { return std::as_const(impl_->epoch_).order(); }
 std::vector<Index> Sampler::next_order() const { return impl_->next_order(); }
 std::size_t Sampler::outstanding() const { return impl_->epoch_.outstanding(); }
+
+std::vector<Index> Sampler::oldest_outstanding(std::size_t skip, std::size_t count) const {
+  const std::vector<Index> positions = impl_->epoch_.oldest(skip + count);
+  std::vector<Index> examples;
+  for (std::size_t k = skip; k < positions.size(); ++k)
+    examples.push_back(static_cast<Index>(order()[positions[k]] * impl_->spec_.unit));
+  return examples;
+}
+
 Geometry* Sampler::geometry() { return impl_->geometry_.get(); }
 EpochReport Sampler::report() const { return impl_->report(); }
 EpochReport Sampler::last_report() const { return impl_->last_report_; }
@@ -500,6 +508,7 @@ void Sampler::load(const State& state) {
   SamplerOptions options = impl_->options_;
   options.seed = static_cast<std::uint64_t>(state.integer("seed"));
   auto fresh = std::make_unique<Impl>(impl_->examples_, impl_->spec_, std::move(options), nullptr);
+  fresh->own_geometry_ = impl_->own_geometry_;
   fresh->load(state);
   if (!impl_->own_geometry_) fresh->take_geometry(*impl_, state);
   fresh->timings_ = impl_->timings_;

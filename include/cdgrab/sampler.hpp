@@ -120,6 +120,9 @@ class Sampler {
   [[nodiscard]] std::vector<Index> next_order() const;
   /// Units handed out and not observed.
   [[nodiscard]] std::size_t outstanding() const;
+  /// An example of each of the `count` oldest outstanding units after the first `skip`. Throws UserError if
+  /// there are not that many.
+  [[nodiscard]] std::vector<Index> oldest_outstanding(std::size_t skip, std::size_t count) const;
   /// Null until vectors have been seen, unless one was passed in.
   [[nodiscard]] Geometry* geometry();
 

@@ -16,9 +16,6 @@ namespace {
 /// Coordinates of a tile that stays in the first cache while several kernels work on it.
 constexpr std::size_t kTile = 1024;
 
-template <class T>
-constexpr DType kDType = sizeof(T) == 4 ? DType::kF32 : DType::kF64;
-
 /// Where <v_k, accumulator> stands in a pass's output, and where row k of the Gram matrix begins.
 constexpr std::size_t inner_at(std::size_t k) { return k * (k + 1) / 2 + k; }
 constexpr std::size_t row_at(std::size_t k) { return k * (k + 1) / 2; }

@@ -71,7 +71,8 @@ struct Kernels {
   double (*dot)(const T* x, const T* minus, const T* y, std::size_t dim);
   /// accumulator += weight * v and <v, y> in one read, v = x - minus. With minus, v is also written to
   /// `keep`; without, both are null. y is not the accumulator.
-  double (*add_and_dot)(T* accumulator, T weight, const T* x, const T* minus, T* keep, const T* y, std::size_t dim);
+  double (*add_and_dot)(T* accumulator, T weight, const T* x, const T* minus, T* keep, const T* y,
+                        std::size_t dim);
   /// out = a_weight * a + b_weight * b; b may be null, out may be a or b.
   void (*blend)(T* out, T a_weight, const T* a, T b_weight, const T* b, std::size_t dim);
   bool (*finite)(const T* x, std::size_t dim);

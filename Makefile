@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+# Shorthands: all that is done here is in scripts/ and CMakePresets.json.
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test bench format lint asan clean
+MAKEFLAGS += --no-print-directory
+
+cmake = cmake --log-level=WARNING --preset
+report = build/release/herd.html
+
+help:   ## this list
+	@sed -nE 's/^([a-z]+): *[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup:  ## install what is missing (Debian packages; root, sudo, or the line to run)
+	@scripts/setup --test
+
+build:  ## everything, optimised, into build/release
+	@scripts/setup
+	@$(cmake) release >/dev/null
+	@cmake --build --preset release
+
+demo:   ## build the command and herd generated vectors: a table, and a page with the curves
+	@scripts/setup
+	@$(cmake) release >/dev/null
+	@cmake --build --preset release --target cdgrab_cli
+	@build/release/bin/cdgrab herd --examples 20000 --dim 16 --order mean,pair --report $(report)
+	@echo
+	@echo "Each number is the herding bound: visiting the vectors in that order, how far their running sum"
+	@echo "strays from the mean's at worst. Smaller is better; rr is random reshuffling, what one does without"
+	@echo "cdgrab. The curves: file://$(CURDIR)/$(report)"
+
+test:   ## every check and every test
+	@scripts/setup --test
+	@scripts/format --check
+	@scripts/check_layers
+	@$(cmake) release >/dev/null
+	@cmake --build --preset release
+	@ctest --preset release
+	@scripts/lint
+	@$(MAKE) asan
+
+bench:  ## what it costs, in multiples of reading the vectors once
+	@$(MAKE) build
+	@build/release/bin/bench_sorter
+
+format: ## clang-format everything
+	@scripts/format
+
+lint:   ## clang-tidy what has changed since it last passed
+	@$(cmake) release >/dev/null
+	@scripts/lint
+
+asan:   ## the tests again under AddressSanitizer and UBSan
+	@$(cmake) asan >/dev/null
+	@cmake --build --preset asan
+	@ctest --preset asan
+
+clean:  ## remove build/
+	rm -rf build
