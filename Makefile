@@ -5,6 +5,8 @@
 MAKEFLAGS += --no-print-directory
 
 cmake = cmake --log-level=WARNING --preset
+# The release build has everything, the LibTorch adapter included; the others are the core alone.
+release = $(cmake) release -DCDGRAB_BUILD_TORCH=ON -DCMAKE_PREFIX_PATH="$$(scripts/torch_path)"
 report = build/release/herd.html
 
 help:   ## this list
@@ -15,12 +17,12 @@ setup:  ## install what is missing (Debian packages; root, sudo, or the line to 
 
 build:  ## everything, optimised, into build/release
 	@scripts/setup
-	@$(cmake) release >/dev/null
+	@$(release) >/dev/null
 	@cmake --build --preset release
 
 demo:   ## build the command and herd generated vectors: a table, and a page with the curves
 	@scripts/setup
-	@$(cmake) release >/dev/null
+	@$(release) >/dev/null
 	@cmake --build --preset release --target cdgrab_cli
 	@build/release/bin/cdgrab herd --examples 20000 --dim 16 --order mean,pair --report $(report)
 	@echo
@@ -32,7 +34,7 @@ test:   ## every check and every test
 	@scripts/setup --test
 	@scripts/format --check
 	@scripts/check_layers
-	@$(cmake) release >/dev/null
+	@$(release) >/dev/null
 	@cmake --build --preset release
 	@ctest --preset release
 	@scripts/lint
@@ -41,12 +43,13 @@ test:   ## every check and every test
 bench:  ## what it costs, in multiples of reading the vectors once
 	@$(MAKE) build
 	@build/release/bin/bench_sorter
+	@build/release/bin/bench_observe
 
 format: ## clang-format everything
 	@scripts/format
 
 lint:   ## clang-tidy what has changed since it last passed
-	@$(cmake) release >/dev/null
+	@$(release) >/dev/null
 	@scripts/lint
 
 asan:   ## the tests again under AddressSanitizer and UBSan

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Per-example gradients of a loss as numbers: Gram matrix, norms, products with a direction. For people
+// who want those and not an order (attribution, clipping, diagnostics).
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace cdgrab::torch {
+
+/// Which vectors are meant when a loss is observed.
+struct ObserveOptions {
+  /// The loss is the sum over the examples, not their mean.
+  bool sum = false;
+  /// The axis of the examples in what the loss reduces; -1: found out, or refused if two are possible.
+  std::int64_t batch_axis = -1;
+  /// Which parameters count; null: all that require gradients.
+  std::function<bool(const at::Tensor&)> select = nullptr;
+};
+
+/// Call observe(loss, batch), then loss.backward(); then ask. Vectors are those of docs/math.md, section 6.
+class GradientGeometry {
+ public:
+  GradientGeometry();
+
+  /// Throws UserError for a loss whose examples cannot be told apart, naming every parameter concerned.
+  void observe(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options = {});
+
+  /// (B, B). These throw UserError before a backward has run.
+  [[nodiscard]] at::Tensor gram() const;
+  /// (B).
+  [[nodiscard]] at::Tensor norms() const;
+  /// (B): products with one tensor per parameter, in the order of parameters().
+  [[nodiscard]] at::Tensor inner(const std::vector<at::Tensor>& direction) const;
+  /// The parameters that the loss depends on, in the order in which they were met.
+  [[nodiscard]] std::vector<at::Tensor> parameters() const;
+  /// (B, d): the vectors themselves, parameter by parameter.
+  [[nodiscard]] at::Tensor rows() const;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace cdgrab::torch

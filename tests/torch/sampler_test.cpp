@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sampler of a LibTorch training loop: the order it learns, its loader, its state.
+#include "cdgrab/torch/sampler.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <sstream>
+
+#include "cdgrab/error.hpp"
+#include "models/models.hpp"
+
+namespace cdgrab::torch {
+namespace {
+
+using at::Tensor;
+using models::Case;
+
+struct Data {
+  Tensor x;
+  Tensor y;
+  [[nodiscard]] std::pair<Tensor, Tensor> at_examples(const std::vector<std::size_t>& examples) const {
+    const Tensor index = at::tensor(std::vector<std::int64_t>(examples.begin(), examples.end()), at::kLong);
+    return {x.index_select(0, index), y.index_select(0, index)};
+  }
+};
+
+Data wide_data(const Case& c, std::int64_t n) {
+  auto [x, y] = c.data(n);
+  return {x.is_floating_point() ? x.to(at::kDouble) : x, y};
+}
+
+void make_wide(const Case& c) {
+  for (const Tensor& p : c.parameters) p.set_data(p.data().to(at::kDouble));
+}
+
+std::vector<Index> order_of(const cdgrab::Sampler& sampler) {
+  return {sampler.order().begin(), sampler.order().end()};
+}
+
+class GhostAgainstDense : public testing::TestWithParam<std::tuple<std::size_t, std::string>> {};
+
+/// The weights change all the time; the vectors are given to both, as a loss and as rows in memory.
+TEST_P(GhostAgainstDense, SameSignsOverTwoEpochs) {
+  const auto& [index, spec] = GetParam();
+  ::torch::manual_seed(3);
+  const Case c = models::all()[index];
+  make_wide(c);
+  const std::int64_t n = 41;
+  const Data data = wide_data(c, n);
+  Sampler ghost(static_cast<std::size_t>(n), spec, {.seed = 5});
+  cdgrab::Sampler dense(static_cast<std::size_t>(n), parse_spec(spec), {.seed = 5});
+  ::torch::optim::SGD optimizer(c.parameters, ::torch::optim::SGDOptions(0.01));
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    ghost.reset();
+    dense.begin();
+    ASSERT_EQ(order_of(ghost.core()), order_of(dense)) << c.name << ", epoch " << epoch;
+    while (const auto examples = ghost.next(7)) {
+      const auto [x, y] = data.at_examples(*examples);
+      const auto batch = static_cast<std::int64_t>(examples->size());
+      const Tensor loss = c.loss(x, y);
+      GradientGeometry geometry;
+      geometry.observe(loss, batch);
+      ghost.observe(loss, batch);
+      optimizer.zero_grad();
+      loss.backward();
+      const Tensor rows = geometry.rows().contiguous();
+      ASSERT_EQ(dense.next(7).size(), examples->size());
+      dense.observe(Rows<double>{rows.const_data_ptr<double>(), examples->size(),
+                                 static_cast<std::size_t>(rows.size(1))});
+      optimizer.step();
+    }
+    EXPECT_EQ(ghost.core().report().observed, static_cast<std::size_t>(n));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, GhostAgainstDense,
+    testing::Combine(testing::Values(std::size_t{0}, std::size_t{1}, std::size_t{4}, std::size_t{5}),
+                     testing::Values("pair", "mean", "batch", "recursive; depth=2", "recursive-pair; depth=2",
+                                     "pair; sign=halving")),
+    [](const auto& instance) {
+      std::string name = models::all()[std::get<0>(instance.param)].name + "_" + std::get<1>(instance.param);
+      std::erase_if(name, [](char ch) { return std::isalnum(static_cast<unsigned char>(ch)) == 0; });
+      return name;
+    });
+
+struct Numbers : ::torch::data::datasets::Dataset<Numbers> {
+  ::torch::data::Example<> get(std::size_t i) override {
+    return {at::full({12}, static_cast<double>(i) / 10.0).cos(),
+            at::scalar_tensor(static_cast<std::int64_t>(i % 5), at::kLong)};
+  }
+  [[nodiscard]] std::optional<std::size_t> size() const override { return 23; }
+};
+
+/// The loader takes a copy; what it hands out and what we observe are one sampler, with workers ahead of us.
+TEST(TorchSampler, ALoadersCopyIsTheSameSampler) {
+  const Case c = models::mlp();
+  Sampler sampler(23, "pair");
+  auto dataset = Numbers().map(::torch::data::transforms::Stack<>());
+  auto loader = ::torch::data::make_data_loader(std::move(dataset), sampler,
+                                                ::torch::data::DataLoaderOptions().batch_size(4).workers(2));
+  std::vector<std::vector<Index>> orders;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (auto& batch : *loader) {
+      const Tensor loss = c.loss(batch.data, batch.target);
+      sampler.observe(loss, batch.data.size(0));
+      loss.backward();
+    }
+    orders.push_back(order_of(sampler.core()));
+    EXPECT_EQ(sampler.core().report().observed, 23U);
+    EXPECT_EQ(sampler.core().epoch(), static_cast<std::uint64_t>(epoch));
+  }
+  EXPECT_NE(orders[0], orders[1]);
+  EXPECT_NE(orders[1], orders[2]);
+  EXPECT_TRUE(is_permutation(orders[2]));
+}
+
+TEST(TorchSampler, AnArchiveInTheMiddleOfAnEpochGoesOnTheSame) {
+  ::torch::manual_seed(1);
+  const Case c = models::lenet();
+  const Data data{c.data(30).first, c.data(30).second};
+  Sampler whole(30, "pair");
+  Sampler resumed(30, "pair");
+  const auto step = [&](Sampler& sampler) {
+    auto examples = sampler.next(5);
+    if (!examples) {
+      sampler.reset();
+      examples = sampler.next(5);
+    }
+    const auto [x, y] = data.at_examples(*examples);
+    const Tensor loss = c.loss(x, y);
+    sampler.observe(loss, static_cast<std::int64_t>(examples->size()));
+    loss.backward();
+    return *examples;
+  };
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(step(whole), step(resumed)) << i;
+    if (i % 3 != 1) continue;
+    std::stringstream stream;
+    ::torch::serialize::OutputArchive out;
+    resumed.save(out);
+    out.save_to(stream);
+    ::torch::serialize::InputArchive in;
+    in.load_from(stream);
+    Sampler other(30, "pair", {.seed = 9});
+    other.load(in);
+    EXPECT_EQ(other.core().state(), resumed.core().state());
+    resumed = other;
+    resumed.reset();
+    if (whole.core().position().handed_out == 30) whole.reset();
+  }
+}
+
+TEST(TorchSampler, ABackwardThatNeverComesIsCountedAndTakesNobodysPlace) {
+  const Case c = models::mlp();
+  const auto [x, y] = c.data(4);
+  Sampler sampler(12, "pair");
+  sampler.next(12);
+  sampler.observe(c.loss(x, y), 4);  // dropped at once
+  const Tensor loss = c.loss(x, y);
+  sampler.observe(loss, 4);
+  EXPECT_EQ(sampler.missed_backwards(), 1U);
+  loss.backward();
+  EXPECT_EQ(sampler.core().report().observed, 4U);
+}
+
+TEST(TorchSampler, TwoObservedLossesMayComeBackInAnyOrder) {
+  ::torch::manual_seed(2);
+  const Case c = models::mlp();
+  const auto [x, y] = c.data(8);
+  const auto run = [&](bool swapped) {
+    Sampler sampler(8, "pair", {.initial_order = identity_order(8)});
+    sampler.next(8);
+    const Tensor a = c.loss(x.slice(0, 0, 4), y.slice(0, 0, 4));
+    const Tensor b = c.loss(x.slice(0, 4, 8), y.slice(0, 4, 8));
+    sampler.observe(a, 4);
+    sampler.observe(b, 4);
+    (swapped ? b : a).backward();
+    (swapped ? a : b).backward();
+    EXPECT_EQ(sampler.core().report().observed, 8U);
+    return sampler.core().next_order();
+  };
+  EXPECT_TRUE(is_permutation(run(false)));
+  EXPECT_TRUE(is_permutation(run(true)));
+}
+
+TEST(TorchSampler, ASecondBackwardThroughAnObservedLossIsRefused) {
+  const Case c = models::mlp();
+  const auto [x, y] = c.data(4);
+  Sampler sampler(12, "pair");
+  sampler.next(12);
+  const Tensor loss = c.loss(x, y);
+  sampler.observe(loss, 4);
+  loss.backward({}, true);
+  EXPECT_THROW(loss.backward(), UserError);
+}
+
+TEST(TorchSampler, BadLossesAreRefusedAndChangeNothing) {
+  const Case c = models::mlp();
+  const auto [x, y] = c.data(4);
+  Sampler sampler(12, "pair");
+  sampler.next(8);
+  const State before = sampler.core().state();
+  EXPECT_THROW(sampler.observe(at::ones({}), 4), UserError) << "no graph";
+  EXPECT_THROW(sampler.observe(c.loss(x, y), 3), UserError) << "not the batch";
+  EXPECT_THROW(sampler.observe(c.loss(x, y), 0), UserError);
+  EXPECT_THROW(sampler.observe(c.loss(x, y), 9), UserError) << "more than is outstanding";
+  EXPECT_THROW(sampler.observe(c.loss(x, y).expand({2, 2}), 4), UserError) << "not a scalar";
+  EXPECT_THROW(sampler.observe(c.loss(x, y), std::vector<std::size_t>{0, 1, 2, 12}), UserError);
+  EXPECT_THROW(sampler.reset(13), UserError);
+  EXPECT_EQ(sampler.core().state(), before);
+}
+
+TEST(TorchSampler, SumMeanPerExampleAndScaledLossesGiveTheSameVectors) {
+  ::torch::manual_seed(4);
+  const Case c = models::mlp();
+  const auto [x, y] = c.data(6);
+  const auto gram = [&](const Tensor& loss, const Tensor& differentiated, const ObserveOptions& options) {
+    GradientGeometry geometry;
+    geometry.observe(loss, 6, options);
+    differentiated.backward();
+    return geometry.gram();
+  };
+  const Tensor mean = c.loss(x, y);
+  const Tensor reference = gram(mean, mean, {});
+  const Tensor scaled = c.loss(x, y);
+  EXPECT_TRUE(at::allclose(gram(scaled, scaled * 1024.0, {}), reference, 1e-4));
+  const Tensor sum = c.loss(x, y) * 6.0;
+  EXPECT_TRUE(at::allclose(gram(sum, sum, {.sum = true}), reference, 1e-4));
+}
+
+TEST(TorchSampler, GradientsGivenAndMicrobatchesAreVectorsToo) {
+  Sampler given(8, "pair", {.initial_order = identity_order(8)});
+  cdgrab::Sampler dense(8, parse_spec("pair"), {.initial_order = identity_order(8)});
+  given.next(8);
+  dense.next(8);
+  const Tensor rows = at::randint(-5, 5, {8, 3, 2}, at::kFloat);
+  given.observe_gradients({rows});
+  dense.observe(Rows<float>{rows.const_data_ptr<float>(), 8, 6});
+  EXPECT_EQ(given.core().next_order(), dense.next_order());
+  EXPECT_THROW(given.observe_gradients({}), UserError);
+
+  const Case c = models::mlp();
+  Sampler units(16, "pair; unit=4");
+  while (units.next(4)) {
+    const auto [x, y] = c.data(4);
+    for (const Tensor& p : c.parameters) p.mutable_grad() = Tensor();
+    c.loss(x, y).backward();
+    units.observe_microbatch(c.parameters);
+  }
+  EXPECT_EQ(units.core().report().observed, 4U);
+}
+
+TEST(TorchSampler, FrozenAndDeselectedParametersDoNotCount) {
+  const Case c = models::mlp();
+  const auto [x, y] = c.data(5);
+  c.parameters[0].set_requires_grad(false);
+  GradientGeometry geometry;
+  const Tensor loss = c.loss(x, y);
+  geometry.observe(loss, 5, {.select = [&](const Tensor& p) { return p.dim() == 1; }});
+  loss.backward();
+  EXPECT_EQ(geometry.parameters().size(), 2U);
+}
+
+TEST(TorchSampler, ANodeThatNoRuleCoversIsNamedWithItsParameter) {
+  const Tensor weight = at::randn({3, 4, 4}).set_requires_grad(true);
+  const Tensor x = at::randn({5, 4});
+  GradientGeometry geometry;
+  const Tensor out = at::bilinear(x, x, weight);
+  try {
+    geometry.observe(out.sum(1).mean(), 5);
+    FAIL() << "not refused";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("Backward"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace cdgrab::torch

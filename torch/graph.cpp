@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "graph.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "cdgrab/error.hpp"
+
+namespace cdgrab::torch {
+namespace {
+
+/// Nodes that have one input and only rearrange it, or take a piece: what is behind them is still the
+/// parameter.
+bool rearranges(const std::string& name) {
+  static const std::unordered_set<std::string> kNames = {
+      "TBackward0",          "TransposeBackward0",    "PermuteBackward0", "ViewBackward0",
+      "UnsafeViewBackward0", "ReshapeAliasBackward0", "ExpandBackward0",  "ToCopyBackward0",
+      "UnsqueezeBackward0",  "SqueezeBackward0",      "SqueezeBackward1", "SqueezeBackward2",
+      "SliceBackward0",      "SelectBackward0",       "CloneBackward0",   "AliasBackward0",
+      "LiftFreshBackward0",
+  };
+  return kNames.contains(name);
+}
+
+const AccumulateGrad* as_leaf(Node* node) { return dynamic_cast<const AccumulateGrad*>(node); }
+
+/// Consumers before producers.
+std::vector<Node*> nodes_below(Node* root) {
+  std::vector<Node*> order;
+  std::unordered_set<Node*> seen;
+  std::vector<std::pair<Node*, std::size_t>> stack = {{root, 0}};
+  seen.insert(root);
+  while (!stack.empty()) {
+    auto& [node, next] = stack.back();
+    if (next == node->num_outputs()) {
+      order.push_back(node);
+      stack.pop_back();
+      continue;
+    }
+    Node* below = node->next_edge(next++).function.get();
+    if (below != nullptr && seen.insert(below).second) stack.emplace_back(below, 0);
+  }
+  std::reverse(order.begin(), order.end());
+  return order;
+}
+
+/// The parameter behind an edge, and the rearrangements on the way; an undefined tensor if there is none.
+Tensor parameter_behind(Node* node, std::size_t slot, std::vector<Node*>& chain) {
+  Node* below = node->next_edge(slot).function.get();
+  while (below != nullptr && as_leaf(below) == nullptr && rearranges(below->name())) {
+    chain.push_back(below);
+    below = below->next_edge(0).function.get();
+  }
+  const AccumulateGrad* leaf = below == nullptr ? nullptr : as_leaf(below);
+  return leaf == nullptr ? Tensor() : leaf->variable;
+}
+
+/// One assumption about the batch's place, followed through the graph.
+class Hypothesis {
+ public:
+  Hypothesis(const std::vector<Node*>& nodes, std::int64_t batch) : nodes_(nodes), batch_(batch) {}
+
+  /// False, with the reason kept, if the assumption contradicts itself.
+  bool follow(const std::map<Node*, Layout>& reductions) {
+    for (Node* node : nodes_) {
+      if (as_leaf(node) != nullptr) continue;
+      for (std::size_t slot = 0; slot < node->num_outputs(); ++slot)
+        if (node->next_edge(slot).function != nullptr && !follow_edge(node, slot, reductions)) return false;
+    }
+    return true;
+  }
+
+  /// Of the node's first output that the loss depends on.
+  [[nodiscard]] Place of(Node* node) const {
+    const auto found = places_.lower_bound({node, 0});
+    return found == places_.end() || found->first.first != node ? Place() : found->second;
+  }
+  [[nodiscard]] const std::string& reason() const { return reason_; }
+
+ private:
+  bool follow_edge(Node* node, std::size_t slot, const std::map<Node*, Layout>& reductions) {
+    const at::IntArrayRef input = edge_shape(node, slot);
+    Place place;
+    if (const auto reduction = reductions.find(node); reduction != reductions.end()) {
+      place = reduction->second;
+      if (input.empty()) place.reset();
+    } else if (const Place here = of(node)) {
+      const auto found = place_in_input(node, slot, input, output_shape(node), *here, batch_);
+      if (!found)
+        return refuse(fmt::format("{} does not keep the examples apart, or is not known", node->name()));
+      place = *found;
+    }
+    const auto& edge = node->next_edge(slot);
+    if (place && as_leaf(edge.function.get()) != nullptr)
+      return refuse(fmt::format("{} would give every example a parameter of its own", node->name()));
+    const auto [known, fresh] = places_.try_emplace({edge.function.get(), edge.input_nr}, place);
+    if (fresh || known->second == place) return true;
+    return refuse(fmt::format("the examples stand in two places at {}", edge.function->name()));
+  }
+
+  bool refuse(std::string reason) {
+    reason_ = std::move(reason);
+    return false;
+  }
+
+  const std::vector<Node*>& nodes_;
+  std::int64_t batch_;
+  std::map<std::pair<Node*, std::uint32_t>, Place> places_;
+  std::string reason_;
+};
+
+/// Where the loss stops being a number: nodes with a scalar output and an input that is not one.
+std::vector<Node*> reductions_of(const std::vector<Node*>& nodes) {
+  std::vector<Node*> all;
+  for (Node* node : nodes) {
+    if (as_leaf(node) != nullptr || !output_shape(node).empty()) continue;
+    for (std::size_t slot = 0; slot < node->num_outputs(); ++slot) {
+      if (node->next_edge(slot).function == nullptr || edge_shape(node, slot).empty()) continue;
+      all.push_back(node);
+      break;
+    }
+  }
+  return all;
+}
+
+std::vector<Layout> candidates(Node* reduction, const GraphOptions& options) {
+  std::vector<Layout> all;
+  for (std::size_t slot = 0; slot < reduction->num_outputs(); ++slot) {
+    if (reduction->next_edge(slot).function == nullptr) continue;
+    const at::IntArrayRef shape = edge_shape(reduction, slot);
+    if (shape.empty()) continue;
+    all = possible_layouts(shape, options.batch);
+    // Class scores stand along dimension 1.
+    if (reduction->name().starts_with("NllLoss"))
+      std::erase_if(all, [](const Layout& l) { return l.dim != 0; });
+    break;
+  }
+  if (options.batch_axis >= 0)
+    std::erase_if(all, [&](const Layout& l) { return l.dim != options.batch_axis; });
+  return all;
+}
+
+[[noreturn]] void no_batch(const GraphOptions& options, const std::string& reason) {
+  throw UserError("observe",
+                  fmt::format("the {} examples cannot be told apart in this graph: {}. Check the batch "
+                              "size; name the axis with batch_axis; or give the vectors themselves to "
+                              "observe_gradients",
+                              options.batch, reason));
+}
+
+/// Every way to place the batch at the reductions that does not contradict itself.
+std::vector<Hypothesis> consistent(const std::vector<Node*>& nodes, const GraphOptions& options,
+                                   std::string& reason) {
+  std::vector<std::map<Node*, Layout>> choices = {{}};
+  for (Node* reduction : reductions_of(nodes)) {
+    std::vector<std::map<Node*, Layout>> longer;
+    for (const auto& choice : choices)
+      for (const Layout& layout : candidates(reduction, options)) {
+        longer.push_back(choice);
+        longer.back()[reduction] = layout;
+      }
+    if (longer.empty())
+      no_batch(options,
+               fmt::format("no axis of what {} reduces is a multiple of the batch", reduction->name()));
+    choices = std::move(longer);
+  }
+  std::vector<Hypothesis> survivors;
+  for (const auto& choice : choices) {
+    Hypothesis hypothesis(nodes, options.batch);
+    if (hypothesis.follow(choice))
+      survivors.push_back(std::move(hypothesis));
+    else if (reason.empty())
+      reason = hypothesis.reason();
+  }
+  return survivors;
+}
+
+}  // namespace
+
+at::IntArrayRef edge_shape(Node* node, std::size_t slot) {
+  const auto& edge = node->next_edge(slot);
+  return output_shape(edge.function.get(), edge.input_nr);
+}
+
+at::IntArrayRef output_shape(Node* node, std::size_t output) {
+  return C10_AS_INTARRAYREF_SLOW(node->input_metadata(output).shape_as_dim_vector());
+}
+
+namespace {
+
+/// The one place that all consistent assumptions give.
+Layout agreed_place(const std::vector<Hypothesis>& survivors, Node* node, const GraphOptions& options) {
+  const Place place = survivors.front().of(node);
+  if (!place) no_batch(options, fmt::format("{} has no batch axis", node->name()));
+  for (const Hypothesis& other : survivors)
+    if (other.of(node) != place)
+      no_batch(options,
+               fmt::format("two axes at {} have the length of the batch, and no view tells them apart",
+                           node->name()));
+  return *place;
+}
+
+}  // namespace
+
+Graph read_graph(const Tensor& loss, const GraphOptions& options) {
+  Graph graph;
+  graph.root = loss.grad_fn().get();
+  const std::vector<Node*> nodes = nodes_below(graph.root);
+  std::string reason;
+  std::vector<Hypothesis> survivors;
+  if (options.batch > 1) {
+    survivors = consistent(nodes, options, reason);
+    if (survivors.empty()) no_batch(options, reason);
+  }
+
+  for (Node* node : nodes) {
+    if (as_leaf(node) != nullptr || rearranges(node->name())) continue;
+    for (std::size_t slot = 0; slot < node->num_outputs(); ++slot) {
+      Use use{node, slot, {}, {}, {}};
+      if (node->next_edge(slot).function != nullptr) use.parameter = parameter_behind(node, slot, use.chain);
+      if (!use.parameter.defined()) continue;
+      if (options.batch > 1) use.layout = agreed_place(survivors, node, options);
+      graph.uses.push_back(std::move(use));
+    }
+  }
+  return graph;
+}
+
+}  // namespace cdgrab::torch

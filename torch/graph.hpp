@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The autograd graph below a loss: which nodes use a parameter, and where the batch is in each of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layout.hpp"
+
+namespace cdgrab::torch {
+
+/// One use of a parameter: the gradient that `node` sends along edge `slot` reaches it through `chain`,
+/// nodes that only rearrange (transposes, views, expansions, casts).
+struct Use {
+  Node* node = nullptr;
+  std::size_t slot = 0;
+  std::vector<Node*> chain;
+  Tensor parameter;
+  Layout layout;  ///< of the node's output; without meaning in a batch of one
+};
+
+struct Graph {
+  Node* root = nullptr;
+  std::vector<Use> uses;
+};
+
+struct GraphOptions {
+  std::int64_t batch = 0;
+  /// The dimension of the loss's input that holds the examples; -1: found out, or refused if two are
+  /// possible.
+  std::int64_t batch_axis = -1;
+};
+
+/// Throws UserError with everything that cannot be attributed: node, parameter, remedy.
+Graph read_graph(const Tensor& loss, const GraphOptions& options);
+
+/// The shape of the gradient that `node` sends along edge `slot`.
+at::IntArrayRef edge_shape(Node* node, std::size_t slot);
+/// The shape of the node's first output.
+at::IntArrayRef output_shape(Node* node, std::size_t output = 0);
+
+}  // namespace cdgrab::torch

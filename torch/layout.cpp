@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout.hpp"
+
+#include <functional>
+#include <numeric>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace cdgrab::torch {
+namespace {
+
+using Shape = at::IntArrayRef;
+using Found = std::optional<Place>;
+
+struct Question {
+  Node* node;
+  std::size_t slot;
+  Shape input;
+  Shape output;
+  Layout layout;
+  std::int64_t batch;
+};
+using Answer = Found (*)(const Question&);
+
+const Found kImpossible = std::nullopt;
+const Found kNoBatch = Found(Place(std::nullopt));
+
+Found at_dim(std::int64_t dim, std::int64_t inner) { return Found(Place(Layout{dim, inner})); }
+
+std::int64_t product(Shape shape, std::size_t begin) {
+  return std::accumulate(shape.begin() + static_cast<std::ptrdiff_t>(begin), shape.end(), std::int64_t{1},
+                         std::multiplies<>());
+}
+
+bool fits(Shape shape, const Layout& layout, std::int64_t batch) {
+  const auto dim = static_cast<std::size_t>(layout.dim);
+  return dim < shape.size() && shape[dim] % (batch * layout.inner) == 0 && shape[dim] > 0;
+}
+
+/// Elementwise with broadcasting: dimensions count from the right.
+Found elementwise(const Question& q) {
+  const auto shift = static_cast<std::int64_t>(q.output.size()) - static_cast<std::int64_t>(q.input.size());
+  const std::int64_t dim = q.layout.dim - shift;
+  if (dim < 0) return kNoBatch;
+  const auto at = static_cast<std::size_t>(dim);
+  if (q.input[at] == q.output[static_cast<std::size_t>(q.layout.dim)]) return at_dim(dim, q.layout.inner);
+  return q.input[at] == 1 ? kNoBatch : kImpossible;
+}
+
+/// The flat order of the entries is kept, so the batch is found again by its stride in it.
+Found view(const Question& q) {
+  const std::int64_t stride = q.layout.inner * product(q.output, static_cast<std::size_t>(q.layout.dim) + 1);
+  for (std::size_t dim = 0; dim < q.input.size(); ++dim) {
+    const std::int64_t below = product(q.input, dim + 1);
+    if (below == 0 || stride % below != 0) continue;
+    const Layout layout{static_cast<std::int64_t>(dim), stride / below};
+    if (fits(q.input, layout, q.batch)) return at_dim(layout.dim, layout.inner);
+  }
+  return kImpossible;
+}
+
+Found swap_dims(const Question& q, std::int64_t a, std::int64_t b) {
+  const auto rank = static_cast<std::int64_t>(q.output.size());
+  a = a < 0 ? a + rank : a;
+  b = b < 0 ? b + rank : b;
+  if (q.layout.dim == a) return at_dim(b, q.layout.inner);
+  if (q.layout.dim == b) return at_dim(a, q.layout.inner);
+  return at_dim(q.layout.dim, q.layout.inner);
+}
+
+Found transpose(const Question& q) {
+  const auto* node = static_cast<nodes::TransposeBackward0*>(q.node);
+  return swap_dims(q, node->dim0, node->dim1);
+}
+
+Found matrix_transpose(const Question& q) { return swap_dims(q, 0, 1); }
+
+Found permute(const Question& q) {
+  const auto& dims = static_cast<nodes::PermuteBackward0*>(q.node)->dims;
+  const std::int64_t from = dims[static_cast<std::size_t>(q.layout.dim)];
+  return at_dim(from < 0 ? from + static_cast<std::int64_t>(dims.size()) : from, q.layout.inner);
+}
+
+/// out = a b for matrices a (slot `a`) and b (slot `a` + 1).
+Found matrix_product(const Question& q, std::size_t a) {
+  if (q.slot < a) return elementwise(q);  // the bias
+  const bool rows = q.layout.dim == 0;
+  const bool left = q.slot == a;
+  if (rows != left) return kNoBatch;
+  return at_dim(rows ? 0 : 1, q.layout.inner);
+}
+Found addmm(const Question& q) { return matrix_product(q, 1); }
+Found mm(const Question& q) { return matrix_product(q, 0); }
+
+Found linear(const Question& q) {
+  if (q.slot > 0) return kNoBatch;
+  return q.layout.dim + 1 < static_cast<std::int64_t>(q.output.size()) ? at_dim(q.layout.dim, q.layout.inner)
+                                                                       : kImpossible;
+}
+
+Found batched_product(const Question& q, std::size_t a) {
+  if (q.slot < a) return elementwise(q);
+  const bool left = q.slot == a;
+  if (q.layout.dim == 0) return at_dim(0, q.layout.inner);
+  if (q.layout.dim == 1) return left ? at_dim(1, q.layout.inner) : kNoBatch;
+  return left ? kNoBatch : at_dim(2, q.layout.inner);
+}
+Found bmm(const Question& q) { return batched_product(q, 0); }
+Found baddbmm(const Question& q) { return batched_product(q, 1); }
+
+/// Convolutions, pooling, batch and group norm: examples along dimension 0, the first input carries them.
+Found examples_first(const Question& q) {
+  if (q.slot > 0) return kNoBatch;
+  return q.layout == Layout{0, 1} && !q.input.empty() && q.input[0] == q.output[0] ? at_dim(0, 1)
+                                                                                   : kImpossible;
+}
+
+/// The last `count` dimensions are normalised together.
+Found normalised(const Question& q, std::size_t count) {
+  if (q.slot > 0) return kNoBatch;
+  return q.layout.dim + static_cast<std::int64_t>(count) < static_cast<std::int64_t>(q.output.size())
+             ? at_dim(q.layout.dim, q.layout.inner)
+             : kImpossible;
+}
+Found layer_norm(const Question& q) {
+  return normalised(q, static_cast<nodes::NativeLayerNormBackward0*>(q.node)->normalized_shape.size());
+}
+Found rms_norm(const Question& q) {
+  return normalised(q, static_cast<nodes::FusedRmsNormBackward0*>(q.node)->normalized_shape.size());
+}
+
+Found along(const Question& q, std::int64_t mixed) {
+  const auto rank = static_cast<std::int64_t>(q.output.size());
+  return q.layout.dim == (mixed < 0 ? mixed + rank : mixed) ? kImpossible
+                                                            : at_dim(q.layout.dim, q.layout.inner);
+}
+Found softmax(const Question& q) { return along(q, static_cast<nodes::SoftmaxBackward0*>(q.node)->dim); }
+Found log_softmax(const Question& q) {
+  return along(q, static_cast<nodes::LogSoftmaxBackward0*>(q.node)->dim);
+}
+
+/// Queries, keys and values are (B, heads, T, E): only the first two dimensions keep examples apart.
+Found attention(const Question& q) {
+  return q.slot < 3 && q.layout.dim < 2 ? at_dim(q.layout.dim, q.layout.inner) : kImpossible;
+}
+
+Found embedding(const Question& /*q*/) { return kNoBatch; }
+
+/// Pieces of a tensor along a dimension, or several tensors put together along one.
+Found pieces(const Question& q) {
+  const auto dim = static_cast<std::size_t>(q.layout.dim);
+  return dim < q.input.size() && q.input.size() == q.output.size() && q.input[dim] == q.output[dim]
+             ? at_dim(q.layout.dim, q.layout.inner)
+             : kImpossible;
+}
+
+Found select(const Question& q) {
+  const std::int64_t gone = static_cast<nodes::SelectBackward0*>(q.node)->dim;
+  const auto rank = static_cast<std::int64_t>(q.input.size());
+  const std::int64_t dim = q.layout.dim + (q.layout.dim >= (gone < 0 ? gone + rank : gone) ? 1 : 0);
+  return at_dim(dim, q.layout.inner);
+}
+
+/// Sums and means over some dimensions: those that are left, in their order.
+Found reduced(const Question& q, const c10::OptionalArray<std::int64_t>& dims, bool keepdim) {
+  std::unordered_set<std::int64_t> gone;
+  const auto rank = static_cast<std::int64_t>(q.input.size());
+  if (dims.list)
+    for (const std::int64_t d : *dims.list) gone.insert(d < 0 ? d + rank : d);
+  std::int64_t left = 0;
+  for (std::int64_t dim = 0; dim < rank; ++dim) {
+    const bool here = keepdim || !gone.contains(dim);
+    if (here && left == q.layout.dim) return gone.contains(dim) ? kImpossible : at_dim(dim, q.layout.inner);
+    left += here ? 1 : 0;
+  }
+  return kImpossible;
+}
+Found sum_dims(const Question& q) {
+  const auto* node = static_cast<nodes::SumBackward1*>(q.node);
+  return reduced(q, node->dim, node->keepdim);
+}
+Found mean_dims(const Question& q) {
+  const auto* node = static_cast<nodes::MeanBackward1*>(q.node);
+  return reduced(q, node->dim, node->keepdim);
+}
+
+/// A node that is not in the table: elementwise if the shapes say nothing else.
+Found by_shape(const Question& q) {
+  if (q.input == q.output) return at_dim(q.layout.dim, q.layout.inner);
+  return kImpossible;
+}
+
+const std::unordered_map<std::string, Answer>& answers() {
+  static const std::unordered_map<std::string, Answer> kAnswers = {
+      {"AddBackward0", elementwise},
+      {"SubBackward0", elementwise},
+      {"MulBackward0", elementwise},
+      {"DivBackward0", elementwise},
+      {"AddcmulBackward0", elementwise},
+      {"WhereBackward0", elementwise},
+      {"MaximumBackward0", elementwise},
+      {"MinimumBackward0", elementwise},
+      {"PowBackward1", elementwise},
+      {"LerpBackward0", elementwise},
+      {"MseLossBackward0", elementwise},
+      {"ExpandBackward0", elementwise},
+      {"ViewBackward0", view},
+      {"UnsafeViewBackward0", view},
+      {"ReshapeAliasBackward0", view},
+      {"SqueezeBackward0", view},
+      {"SqueezeBackward1", view},
+      {"SqueezeBackward2", view},
+      {"UnsqueezeBackward0", view},
+      {"TransposeBackward0", transpose},
+      {"TBackward0", matrix_transpose},
+      {"PermuteBackward0", permute},
+      {"AddmmBackward0", addmm},
+      {"MmBackward0", mm},
+      {"LinearBackward0", linear},
+      {"BmmBackward0", bmm},
+      {"BaddbmmBackward0", baddbmm},
+      {"ConvolutionBackward0", examples_first},
+      {"NativeBatchNormBackward0", examples_first},
+      {"NativeGroupNormBackward0", examples_first},
+      {"MaxPool2DWithIndicesBackward0", examples_first},
+      {"MaxPool1DBackward0", examples_first},
+      {"AvgPool2DBackward0", examples_first},
+      {"AdaptiveAvgPool2DBackward0", examples_first},
+      {"NativeLayerNormBackward0", layer_norm},
+      {"FusedRmsNormBackward0", rms_norm},
+      {"SoftmaxBackward0", softmax},
+      {"LogSoftmaxBackward0", log_softmax},
+      {"ScaledDotProductFlashAttentionForCpuBackward0", attention},
+      {"ScaledDotProductEfficientAttentionBackward0", attention},
+      {"ScaledDotProductFlashAttentionBackward0", attention},
+      {"EmbeddingBackward0", embedding},
+      {"SplitBackward0", pieces},
+      {"SplitWithSizesBackward0", pieces},
+      {"SliceBackward0", pieces},
+      {"CatBackward0", pieces},
+      {"NarrowBackward0", pieces},
+      {"SelectBackward0", select},
+      {"SumBackward1", sum_dims},
+      {"MeanBackward1", mean_dims},
+  };
+  return kAnswers;
+}
+
+}  // namespace
+
+std::vector<Layout> possible_layouts(at::IntArrayRef shape, std::int64_t batch) {
+  std::vector<Layout> all;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (shape[dim] == 0 || shape[dim] % batch != 0) continue;
+    const std::int64_t shared = shape[dim] / batch;
+    all.push_back({static_cast<std::int64_t>(dim), shared});
+    if (shared > 1) all.push_back({static_cast<std::int64_t>(dim), 1});
+  }
+  return all;
+}
+
+std::optional<Place> place_in_input(Node* node, std::size_t slot, at::IntArrayRef input,
+                                    at::IntArrayRef output, const Layout& layout, std::int64_t batch) {
+  const auto found = answers().find(node->name());
+  const Answer answer = found == answers().end() ? by_shape : found->second;
+  return answer({node, slot, input, output, layout, batch});
+}
+
+Tensor batch_first(const Tensor& tensor, const Layout& layout, std::int64_t batch) {
+  const auto dim = layout.dim;
+  const std::int64_t outer = tensor.size(dim) / (batch * layout.inner);
+  std::vector<std::int64_t> split(tensor.sizes().begin(), tensor.sizes().end());
+  split[static_cast<std::size_t>(dim)] = outer;
+  split.insert(split.begin() + dim + 1, {batch, layout.inner});
+  std::vector<std::int64_t> order = {dim + 1, dim, dim + 2};
+  for (std::int64_t d = 0; d < static_cast<std::int64_t>(split.size()); ++d)
+    if (d < dim || d > dim + 2) order.push_back(d);
+  const Tensor moved = tensor.reshape(split).permute(order);
+  std::vector<std::int64_t> shape = {batch, outer * layout.inner};
+  shape.insert(shape.end(), moved.sizes().begin() + 3, moved.sizes().end());
+  return moved.reshape(shape);
+}
+
+}  // namespace cdgrab::torch

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "observation.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+#include <utility>
+
+#include "cdgrab/error.hpp"
+#include "rules.hpp"
+
+namespace cdgrab::torch {
+
+/// Runs before its node, when what the node has saved is still there.
+class Observation::Hook final : public ::torch::autograd::FunctionPreHook {
+ public:
+  using Action = std::function<void(Observation&, const variable_list&)>;
+  Hook(std::shared_ptr<Observation> observation, Action action)
+      : observation_(std::move(observation)), action_(std::move(action)) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    const at::NoGradGuard no_grad;
+    action_(*observation_, gradients);
+    return gradients;
+  }
+
+ private:
+  std::shared_ptr<Observation> observation_;
+  Action action_;
+};
+
+namespace {
+
+void check_loss(const Tensor& loss, std::int64_t batch) {
+  if (batch < 1) throw UserError("observe", fmt::format("a batch of {}; at least 1 is allowed", batch));
+  if (!loss.defined() || loss.grad_fn() == nullptr)
+    throw UserError("observe",
+                    "the loss has no graph; observe the tensor that backward() will be called on, with "
+                    "gradients enabled");
+  if (loss.dim() == 0 || (loss.dim() == 1 && loss.size(0) == batch)) return;
+  throw UserError("observe",
+                  fmt::format("a loss of shape {}; a scalar or one number for each of the {} examples is "
+                              "allowed",
+                              fmt::join(loss.sizes(), "x"), batch));
+}
+
+/// All that no rule covers, in one message.
+void check_rules(const Graph& graph) {
+  std::set<std::string> missing;
+  for (const Use& use : graph.uses)
+    if (rule_for(use.node->name()) == nullptr)
+      missing.insert(fmt::format("{} with a parameter of shape {}", use.node->name(),
+                                 fmt::join(use.parameter.sizes(), "x")));
+  if (missing.empty()) return;
+  throw UserError(
+      "observe",
+      fmt::format("no rule covers: {}. Leave these parameters out with a selection, or give the vectors "
+                  "themselves to observe_gradients",
+                  fmt::join(missing, "; ")));
+}
+
+}  // namespace
+
+std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t batch,
+                                                const ObserveOptions& options, Finish finish) {
+  check_loss(loss, batch);
+  const at::NoGradGuard no_grad;
+  Graph graph = read_graph(loss, {batch, options.batch_axis});
+  if (options.select)
+    std::erase_if(graph.uses, [&](const Use& use) { return !options.select(use.parameter); });
+  if (graph.uses.empty())
+    throw UserError("observe",
+                    "the loss depends on no parameter that counts; check requires_grad and the selection");
+  if (batch > 1) check_rules(graph);
+
+  auto observation = std::make_shared<Observation>();
+  observation->batch_ = batch;
+  observation->sum_ = options.sum;
+  observation->per_example_ = loss.dim() == 1;
+  observation->finish_ = std::move(finish);
+  observation->expect(graph);
+  const auto output = static_cast<std::size_t>(loss.output_nr());
+  const auto hook = [&](Node* node, Hook::Action action) {
+    node->add_pre_hook(std::make_unique<Hook>(observation, std::move(action)));
+  };
+  hook(graph.root, [output](Observation& o, const variable_list& g) { o.begin(g.at(output)); });
+  for (const auto& [node, uses] : observation->uses_)
+    hook(node, [node = node](Observation& o, const variable_list& g) { o.visit(node, g); });
+  return observation;
+}
+
+void Observation::expect(const Graph& graph) {
+  for (const Use& use : graph.uses) {
+    uses_[use.node].push_back(use);
+    const auto [at, fresh] = index_.try_emplace(use.parameter.unsafeGetTensorImpl(), collected_.size());
+    if (fresh) collected_.push_back({use.parameter, 0, {}});
+    ++collected_[at->second].uses;
+  }
+  left_ = uses_.size();
+}
+
+/// The loss's own gradient has arrived: dividing by it makes loss scaling and loss/k change nothing.
+void Observation::begin(const Tensor& upstream) {
+  if (begun_)
+    throw UserError("observe",
+                    "backward ran twice through an observed loss; observe it again before the second one");
+  begun_ = true;
+  if (per_example_)
+    scale_ = upstream.reciprocal();
+  else
+    alpha_ = (sum_ ? 1.0 : static_cast<double>(batch_)) / upstream.item<double>();
+  ::torch::autograd::Engine::get_default_engine().queue_callback(
+      [self = shared_from_this()] { self->end(); });
+}
+
+void Observation::visit(Node* node, const variable_list& gradients) {
+  const std::lock_guard lock(mutex_);
+  --left_;
+  if (!gradients.at(0).defined()) return;
+  for (const Use& use : uses_.at(node)) {
+    const Moment moment{node, use.slot, gradients, use.layout, batch_};
+    const Rule rule = batch_ == 1 ? whole_gradient : rule_for(node->name());
+    Contribution contribution = through_chain(rule(moment), use);
+    collect(collected_[index_.at(use.parameter.unsafeGetTensorImpl())], std::move(contribution));
+  }
+}
+
+/// Several uses of one parameter add up before any product is taken, which only rows can.
+void Observation::collect(Collected& to, Contribution contribution) const {
+  if (to.uses == 1 && contribution.prefers_factors()) {
+    to.parts.push_back(scale_.defined() ? contribution.scaled(scale_) : contribution.scaled(alpha_));
+    return;
+  }
+  const Tensor rows = scale_.defined() ? contribution.scaled(scale_).rows() : contribution.rows(alpha_);
+  if (to.parts.empty())
+    to.parts.push_back(Contribution::of_rows(rows));
+  else
+    to.parts.front() = Contribution::of_rows(to.parts.front().rows().add_(rows));
+}
+
+void Observation::end() {
+  finished_ = true;
+  if (left_ > 0)
+    throw UserError("observe",
+                    fmt::format("{} of {} nodes with parameters did not run in this backward; observe "
+                                "losses whose whole graph is differentiated",
+                                left_, uses_.size()));
+  const at::NoGradGuard no_grad;
+  Observed observed{batch_, {}};
+  for (Collected& c : collected_)
+    if (!c.parts.empty()) observed.parameters.push_back({c.parameter, std::move(c.parts.front())});
+  collected_.clear();
+  finish_(std::move(observed));
+}
+
+}  // namespace cdgrab::torch

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// One observed backward: hooks on the nodes that use parameters, and at the end of the backward the
+// per-example gradients of every parameter, formed or not.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cdgrab/torch/gradient_geometry.hpp"
+#include "contribution.hpp"
+#include "graph.hpp"
+
+namespace cdgrab::torch {
+
+struct ParameterGradients {
+  Tensor parameter;
+  Contribution gradients;
+};
+
+/// What a backward left behind: per-example gradients in the scale of docs/math.md, section 6.
+struct Observed {
+  std::int64_t batch = 0;
+  std::vector<ParameterGradients> parameters;
+};
+
+class Observation : public std::enable_shared_from_this<Observation> {
+ public:
+  using Finish = std::function<void(Observed&&)>;
+
+  /// Reads the graph of `loss`, a scalar or one number per example, and waits for its backward, at the
+  /// end of which `finish` is called. Throws UserError.
+  static std::shared_ptr<Observation> start(const Tensor& loss, std::int64_t batch,
+                                            const ObserveOptions& options, Finish finish);
+
+  [[nodiscard]] bool finished() const { return finished_; }
+
+ private:
+  struct Collected {
+    Tensor parameter;
+    std::size_t uses = 0;
+    std::vector<Contribution> parts;
+  };
+  class Hook;
+
+  void expect(const Graph& graph);
+  void begin(const Tensor& upstream);
+  void visit(Node* node, const variable_list& gradients);
+  void collect(Collected& to, Contribution contribution) const;
+  void end();
+
+  std::int64_t batch_ = 0;
+  bool sum_ = false;
+  bool per_example_ = false;
+  Finish finish_;
+  bool begun_ = false;
+  bool finished_ = false;
+  Tensor scale_;        ///< (B): what turns an arriving gradient into the example's vector
+  double alpha_ = 1.0;  ///< the same when it is one number for all; scale_ is undefined then
+  std::unordered_map<Node*, std::vector<Use>> uses_;
+  std::vector<Collected> collected_;
+  std::unordered_map<const void*, std::size_t> index_;  ///< of a parameter in collected_
+  std::size_t left_ = 0;                                ///< nodes that have not run
+  std::mutex mutex_;                                    ///< devices run their nodes on threads of their own
+};
+
+}  // namespace cdgrab::torch

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The registry: for each kind of node that uses a parameter, how the per-example gradients of that
+// parameter are read off it. One small file per family in rules/.
+#pragma once
+
+#include <string>
+
+#include "contribution.hpp"
+#include "graph.hpp"
+
+namespace cdgrab::torch {
+
+/// A node about to run: its incoming gradients, and which of its edges is asked about.
+struct Moment {
+  Node* node;
+  std::size_t slot;
+  const variable_list& gradients;
+  Layout layout;
+  std::int64_t batch;
+
+  [[nodiscard]] Tensor gradient() const { return gradients.at(0); }
+  /// The gradient as (B, positions, the other dimensions).
+  [[nodiscard]] Tensor gradient_by_example() const { return batch_first(gradient(), layout, batch); }
+  /// A saved input of the node, as (B, positions, the other dimensions). Throws InvariantError if the
+  /// batch cannot be followed into it.
+  [[nodiscard]] Tensor input_by_example(const Tensor& input, std::size_t slot_of_input) const;
+};
+
+/// What the node sends along the edge, per example: factors of a matrix, or rows of the edge's shape.
+using Rule = Contribution (*)(const Moment&);
+
+/// A batch of one: what the node itself sends along the edge is the example's.
+Contribution whole_gradient(const Moment& moment);
+
+/// Null for a node that no rule covers.
+Rule rule_for(const std::string& node);
+
+Contribution addmm_rule(const Moment& moment);
+Contribution mm_rule(const Moment& moment);
+Contribution bmm_rule(const Moment& moment);
+Contribution linear_rule(const Moment& moment);
+Contribution convolution_rule(const Moment& moment);
+Contribution embedding_rule(const Moment& moment);
+Contribution layer_norm_rule(const Moment& moment);
+Contribution group_norm_rule(const Moment& moment);
+Contribution batch_norm_rule(const Moment& moment);
+Contribution rms_norm_rule(const Moment& moment);
+Contribution add_rule(const Moment& moment);
+Contribution sub_rule(const Moment& moment);
+Contribution mul_rule(const Moment& moment);
+Contribution div_rule(const Moment& moment);
+
+/// (B, positions, ..) summed over what `shape` does not have: rows of a parameter that was broadcast.
+Contribution broadcast_rows(const Tensor& by_example, const Layout& layout, at::IntArrayRef output,
+                            at::IntArrayRef shape);
+
+/// The same from a gradient in the shape of the node's output.
+Contribution broadcast_rows(const Moment& moment, const Tensor& gradient);
+
+/// From the edge's shape to the parameter's, through the rearrangements between.
+Contribution through_chain(Contribution contribution, const Use& use);
+
+}  // namespace cdgrab::torch

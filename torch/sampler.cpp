@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cdgrab/torch/sampler.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <list>
+#include <utility>
+
+#include "cdgrab/error.hpp"
+#include "ghost_geometry.hpp"
+
+namespace cdgrab::torch {
+
+class Sampler::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(std::size_t examples, std::string_view spec, SamplerOptions options,
+       std::unique_ptr<GhostGeometry> geometry)
+      : geometry_(geometry.get()),
+        core_(examples, parse_spec(spec), std::move(options), std::move(geometry)) {}
+
+  void observe(const at::Tensor& loss, std::vector<Index> examples, const ObserveOptions& options);
+  void observe_now(Observed&& observed, const std::vector<Index>& examples);
+  [[nodiscard]] std::vector<Index> oldest(std::size_t count);
+  void forget_waiting() { waiting_.clear(); }
+
+  /// Stands for the k-th tensor of vectors that are given, from call to call.
+  const at::Tensor& given(std::size_t k, const at::Tensor& rows);
+
+  GhostGeometry* geometry_;
+  cdgrab::Sampler core_;
+  std::size_t missed_ = 0;
+
+ private:
+  /// An observed loss whose backward has not run; its examples are spoken for.
+  struct Waiting {
+    std::weak_ptr<Observation> observation;
+    std::vector<Index> examples;
+  };
+
+  void drop_missed();
+
+  std::list<Waiting> waiting_;
+  std::vector<at::Tensor> given_;
+};
+
+const at::Tensor& Sampler::Impl::given(std::size_t k, const at::Tensor& rows) {
+  const at::Tensor one = rows.detach().select(0, 0);
+  if (k == given_.size()) given_.push_back(at::empty_like(one));
+  if (given_[k].numel() != one.numel())
+    throw UserError(
+        "Sampler::observe_gradients",
+        fmt::format("tensor {} has {} numbers per example after {}; every call must have the same", k,
+                    one.numel(), given_[k].numel()));
+  return given_[k];
+}
+
+/// A graph that was freed without a backward takes its hooks, and so the observation, with it.
+void Sampler::Impl::drop_missed() {
+  const std::size_t before = waiting_.size();
+  std::erase_if(waiting_, [](const Waiting& w) { return w.observation.expired(); });
+  if (waiting_.size() == before) return;
+  missed_ += before - waiting_.size();
+  TORCH_WARN_ONCE("cdgrab: an observed loss was dropped without a backward; its examples count as unseen");
+}
+
+std::vector<Index> Sampler::Impl::oldest(std::size_t count) {
+  drop_missed();
+  std::size_t spoken_for = 0;
+  for (const Waiting& w : waiting_) spoken_for += w.examples.size();
+  return core_.oldest_outstanding(spoken_for, count);
+}
+
+void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
+                            const ObserveOptions& options) {
+  auto place = waiting_.insert(waiting_.end(), {{}, examples});
+  try {
+    place->observation =
+        Observation::start(loss, static_cast<std::int64_t>(examples.size()), options,
+                           [weak = weak_from_this(), place, epoch = core_.epoch()](Observed&& observed) {
+                             const auto self = weak.lock();
+                             if (self == nullptr || self->core_.epoch() != epoch) return;
+                             const std::vector<Index> named = std::move(place->examples);
+                             self->waiting_.erase(place);
+                             self->observe_now(std::move(observed), named);
+                           });
+  } catch (...) {
+    waiting_.erase(place);
+    throw;
+  }
+}
+
+void Sampler::Impl::observe_now(Observed&& observed, const std::vector<Index>& examples) {
+  if (core_.spec().balances()) geometry_->set_block(std::move(observed));
+  core_.observe_block(examples);
+}
+
+Sampler::Sampler(std::size_t examples, std::string_view spec, SamplerOptions options)
+    : impl_(std::make_shared<Impl>(examples, spec, std::move(options), std::make_unique<GhostGeometry>())) {}
+
+void Sampler::reset(std::optional<std::size_t> new_size) {
+  if (new_size && *new_size != impl_->core_.examples())
+    throw UserError("Sampler::reset",
+                    fmt::format("a new size of {}; this sampler orders {} examples: make another", *new_size,
+                                impl_->core_.examples()));
+  const std::uint64_t before = impl_->core_.epoch();
+  impl_->core_.begin();
+  if (impl_->core_.epoch() != before) impl_->forget_waiting();
+}
+
+std::optional<std::vector<std::size_t>> Sampler::next(std::size_t batch_size) {
+  const auto handed = impl_->core_.next(batch_size);
+  if (handed.empty()) return std::nullopt;
+  return std::vector<std::size_t>(handed.begin(), handed.end());
+}
+
+void Sampler::observe(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options) {
+  impl_->observe(loss, impl_->oldest(static_cast<std::size_t>(std::max<std::int64_t>(batch, 0))), options);
+}
+
+void Sampler::observe(const at::Tensor& loss, const std::vector<std::size_t>& examples,
+                      const ObserveOptions& options) {
+  std::vector<Index> named;
+  for (const std::size_t example : examples) {
+    if (example >= impl_->core_.examples())
+      throw UserError("Sampler::observe",
+                      fmt::format("example {} of {}; allowed are 0..n-1", example, impl_->core_.examples()));
+    named.push_back(static_cast<Index>(example));
+  }
+  impl_->observe(loss, std::move(named), options);
+}
+
+void Sampler::observe_gradients(const std::vector<at::Tensor>& rows) {
+  const at::NoGradGuard no_grad;
+  if (rows.empty())
+    throw UserError("Sampler::observe_gradients", "no tensors; give B x d, or B x .. per parameter");
+  Observed observed{rows.front().dim() == 0 ? 0 : rows.front().size(0), {}};
+  for (const at::Tensor& r : rows)
+    if (r.dim() < 1 || r.size(0) != observed.batch || r.size(0) == 0)
+      throw UserError(
+          "Sampler::observe_gradients",
+          fmt::format("a tensor of shape {} beside a batch of {}; the first dimension is the batch, at "
+                      "least 1",
+                      fmt::join(r.sizes(), "x"), observed.batch));
+  for (std::size_t k = 0; k < rows.size(); ++k)
+    observed.parameters.push_back(
+        {impl_->given(k, rows[k]), Contribution::of_rows(rows[k].detach().reshape({observed.batch, -1}))});
+  impl_->observe_now(std::move(observed), impl_->oldest(static_cast<std::size_t>(rows.front().size(0))));
+}
+
+void Sampler::observe_microbatch(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& p : parameters)
+    if (p.grad().defined()) rows.push_back(p.grad().unsqueeze(0));
+  observe_gradients(rows);
+}
+
+void Sampler::end_epoch() {
+  impl_->core_.end_epoch();
+  impl_->forget_waiting();
+}
+
+std::size_t Sampler::missed_backwards() const { return impl_->missed_; }
+
+cdgrab::Sampler& Sampler::core() { return impl_->core_; }
+
+void Sampler::save(::torch::serialize::OutputArchive& archive) const {
+  const auto bytes = encode_state(impl_->core_.state());
+  at::Tensor blob = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(blob.data_ptr(), bytes.data(), bytes.size());
+  archive.write("cdgrab.state", blob, /*is_buffer=*/true);
+}
+
+void Sampler::load(::torch::serialize::InputArchive& archive) {
+  at::Tensor blob;
+  archive.read("cdgrab.state", blob, /*is_buffer=*/true);
+  const auto* bytes = static_cast<const std::byte*>(blob.const_data_ptr());
+  impl_->core_.load(decode_state({bytes, static_cast<std::size_t>(blob.numel())}, "torch archive"));
+  impl_->forget_waiting();
+}
+
+}  // namespace cdgrab::torch
