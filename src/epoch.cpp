@@ -14,7 +14,7 @@ namespace cdgrab {
 Epoch::Epoch(std::size_t examples, std::size_t unit, unsigned levels, bool repeats)
     : examples_(examples),
       unit_(unit),
-      units_(examples / unit + (examples % unit == 0 ? 0 : 1)),
+      units_(unit_count(examples, unit)),
       codes_below_((2U << levels) - 1),
       repeats_(repeats) {}
 

@@ -15,6 +15,11 @@ namespace cdgrab {
 
 class State;
 
+/// Units of `unit` consecutive examples; the last may be short.
+constexpr std::size_t unit_count(std::size_t examples, std::size_t unit) {
+  return examples / unit + (examples % unit == 0 ? 0 : 1);
+}
+
 class Epoch {
  public:
   /// `unit` consecutive examples are ordered as one; the last unit may be short.

@@ -44,12 +44,12 @@ std::size_t checked_examples(std::size_t examples, const Spec& spec) {
     throw UserError("Sampler", fmt::format("{} examples; at most {} are allowed: order groups of them with "
                                            "unit=",
                                            examples, kMaxExamples));
-  if (spec.name == OrderName::kRecursivePair && spec.frozen && examples % spec.block != 0)
-    throw UserError(
-        "Sampler",
-        fmt::format("recursive-pair with block={} needs a number of examples that it divides, not {}; "
-                    "leave block= out, which takes any number",
-                    spec.block, examples));
+  const std::size_t units = unit_count(examples, spec.unit);
+  if (spec.name == OrderName::kRecursivePair && spec.frozen && units % spec.block != 0)
+    throw UserError("Sampler",
+                    fmt::format("recursive-pair with block={} needs a number of units that it divides, "
+                                "not {}; leave block= out, which takes any number",
+                                spec.block, units));
   return examples;
 }
 
@@ -140,7 +140,7 @@ Sampler::Impl::Impl(std::size_t examples, const Spec& spec, SamplerOptions optio
     : examples_(checked_examples(examples, spec)),
       spec_(spec),
       options_(std::move(options)),
-      order_(make_order(spec, examples / spec.unit + (examples % spec.unit == 0 ? 0 : 1))),
+      order_(make_order(spec, unit_count(examples, spec.unit))),
       epoch_(examples, spec.unit, spec.levels(), !order_->permutes()),
       geometry_(std::move(geometry)),
       own_geometry_(geometry_ == nullptr) {

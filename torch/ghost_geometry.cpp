@@ -198,8 +198,6 @@ class GhostGeometry::RowsPart {
       float_->set_block(rows_.const_data_ptr<float>(), static_cast<std::size_t>(batch));
   }
 
-  void forget() { rows_ = Tensor(); }
-
  private:
   template <class T>
   std::unique_ptr<Geometry> make_as(std::size_t dim) {

@@ -94,7 +94,7 @@ void Observation::expect(const Graph& graph) {
   for (const Use& use : graph.uses) {
     uses_[use.node].push_back(use);
     const auto [at, fresh] = index_.try_emplace(use.parameter.unsafeGetTensorImpl(), collected_.size());
-    if (fresh) collected_.push_back({use.parameter, 0, {}});
+    if (fresh) collected_.push_back({use.parameter, 0, std::nullopt});
     ++collected_[at->second].uses;
   }
   left_ = uses_.size();
@@ -129,18 +129,14 @@ void Observation::visit(Node* node, const variable_list& gradients) {
 /// Several uses of one parameter add up before any product is taken, which only rows can.
 void Observation::collect(Collected& to, Contribution contribution) const {
   if (to.uses == 1 && contribution.prefers_factors()) {
-    to.parts.push_back(scale_.defined() ? contribution.scaled(scale_) : contribution.scaled(alpha_));
+    to.sum = scale_.defined() ? contribution.scaled(scale_) : contribution.scaled(alpha_);
     return;
   }
   const Tensor rows = scale_.defined() ? contribution.scaled(scale_).rows() : contribution.rows(alpha_);
-  if (to.parts.empty())
-    to.parts.push_back(Contribution::of_rows(rows));
-  else
-    to.parts.front() = Contribution::of_rows(to.parts.front().rows().add_(rows));
+  to.sum = Contribution::of_rows(to.sum ? to.sum->rows().add_(rows) : rows);
 }
 
 void Observation::end() {
-  finished_ = true;
   if (left_ > 0)
     throw UserError("observe",
                     fmt::format("{} of {} nodes with parameters did not run in this backward; observe "
@@ -149,7 +145,7 @@ void Observation::end() {
   const at::NoGradGuard no_grad;
   Observed observed{batch_, {}};
   for (Collected& c : collected_)
-    if (!c.parts.empty()) observed.parameters.push_back({c.parameter, std::move(c.parts.front())});
+    if (c.sum) observed.parameters.push_back({c.parameter, std::move(*c.sum)});
   collected_.clear();
   finish_(std::move(observed));
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -35,13 +36,11 @@ class Observation : public std::enable_shared_from_this<Observation> {
   static std::shared_ptr<Observation> start(const Tensor& loss, std::int64_t batch,
                                             const ObserveOptions& options, Finish finish);
 
-  [[nodiscard]] bool finished() const { return finished_; }
-
  private:
   struct Collected {
     Tensor parameter;
     std::size_t uses = 0;
-    std::vector<Contribution> parts;
+    std::optional<Contribution> sum;  ///< of the uses that have run
   };
   class Hook;
 
@@ -56,7 +55,6 @@ class Observation : public std::enable_shared_from_this<Observation> {
   bool per_example_ = false;
   Finish finish_;
   bool begun_ = false;
-  bool finished_ = false;
   Tensor scale_;        ///< (B): what turns an arriving gradient into the example's vector
   double alpha_ = 1.0;  ///< the same when it is one number for all; scale_ is undefined then
   std::unordered_map<Node*, std::vector<Use>> uses_;

@@ -86,23 +86,18 @@ Contribution through_chain(Contribution contribution, const Use& use) {
   return Contribution::of_rows(rows);
 }
 
-Contribution broadcast_rows(const Tensor& by_example, const Layout& layout, at::IntArrayRef output,
-                            at::IntArrayRef shape) {
+Contribution broadcast_rows(const Moment& moment, const Tensor& gradient) {
   // (B, the output's dimensions but the batch's): what shares the batch's dimension is summed over.
-  const Tensor summed = by_example.sum(1);
-  std::vector<std::int64_t> target = {by_example.size(0)};
-  const auto rank = static_cast<std::int64_t>(output.size());
+  const Tensor summed = batch_first(gradient, moment.layout, moment.batch).sum(1);
+  const at::IntArrayRef shape = edge_shape(moment.node, moment.slot);
+  std::vector<std::int64_t> target = {moment.batch};
+  const std::int64_t rank = gradient.dim();
   for (std::int64_t dim = 0; dim < rank; ++dim) {
-    if (dim == layout.dim) continue;
+    if (dim == moment.layout.dim) continue;
     const std::int64_t own = dim - (rank - static_cast<std::int64_t>(shape.size()));
     target.push_back(own < 0 ? 1 : shape[static_cast<std::size_t>(own)]);
   }
-  return Contribution::of_rows(at::sum_to(summed, target).reshape({by_example.size(0), -1}));
-}
-
-Contribution broadcast_rows(const Moment& moment, const Tensor& gradient) {
-  return broadcast_rows(batch_first(gradient, moment.layout, moment.batch), moment.layout, gradient.sizes(),
-                        edge_shape(moment.node, moment.slot));
+  return Contribution::of_rows(at::sum_to(summed, target).reshape({moment.batch, -1}));
 }
 
 Rule rule_for(const std::string& node) {

@@ -50,11 +50,8 @@ Contribution sub_rule(const Moment& moment);
 Contribution mul_rule(const Moment& moment);
 Contribution div_rule(const Moment& moment);
 
-/// (B, positions, ..) summed over what `shape` does not have: rows of a parameter that was broadcast.
-Contribution broadcast_rows(const Tensor& by_example, const Layout& layout, at::IntArrayRef output,
-                            at::IntArrayRef shape);
-
-/// The same from a gradient in the shape of the node's output.
+/// Rows of a parameter that was broadcast to the shape of the node's output, from a gradient in that shape:
+/// per example, summed over what the parameter does not have.
 Contribution broadcast_rows(const Moment& moment, const Tensor& gradient);
 
 /// From the edge's shape to the parameter's, through the rearrangements between.

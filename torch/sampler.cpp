@@ -23,7 +23,11 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
   void observe(const at::Tensor& loss, std::vector<Index> examples, const ObserveOptions& options);
   void observe_now(Observed&& observed, const std::vector<Index>& examples);
   [[nodiscard]] std::vector<Index> oldest(std::size_t count);
-  void forget_waiting() { waiting_.clear(); }
+  /// A backward that comes later finds nobody waiting for it.
+  void forget_waiting() {
+    waiting_.clear();
+    ++generation_;
+  }
 
   /// Stands for the k-th tensor of vectors that are given, from call to call.
   const at::Tensor& given(std::size_t k, const at::Tensor& rows);
@@ -42,6 +46,7 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
   void drop_missed();
 
   std::list<Waiting> waiting_;
+  std::uint64_t generation_ = 0;  ///< of waiting_
   std::vector<at::Tensor> given_;
 };
 
@@ -78,9 +83,9 @@ void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
   try {
     place->observation =
         Observation::start(loss, static_cast<std::int64_t>(examples.size()), options,
-                           [weak = weak_from_this(), place, epoch = core_.epoch()](Observed&& observed) {
+                           [weak = weak_from_this(), place, generation = generation_](Observed&& observed) {
                              const auto self = weak.lock();
-                             if (self == nullptr || self->core_.epoch() != epoch) return;
+                             if (self == nullptr || self->generation_ != generation) return;
                              const std::vector<Index> named = std::move(place->examples);
                              self->waiting_.erase(place);
                              self->observe_now(std::move(observed), named);

@@ -165,6 +165,24 @@ TEST(TorchSampler, ABackwardThatNeverComesIsCountedAndTakesNobodysPlace) {
   EXPECT_EQ(sampler.core().report().observed, 4U);
 }
 
+TEST(TorchSampler, ABackwardAfterALoadBelongsToNobody) {
+  const Case c = models::mlp();
+  const auto [x, y] = c.data(4);
+  Sampler sampler(12, "pair");
+  sampler.next(12);
+  ::torch::serialize::OutputArchive out;
+  sampler.save(out);
+  std::stringstream stream;
+  out.save_to(stream);
+  const Tensor loss = c.loss(x, y);
+  sampler.observe(loss, 4);
+  ::torch::serialize::InputArchive in;
+  in.load_from(stream);
+  sampler.load(in);
+  loss.backward();
+  EXPECT_EQ(sampler.core().report().observed, 0U);
+}
+
 TEST(TorchSampler, TwoObservedLossesMayComeBackInAnyOrder) {
   ::torch::manual_seed(2);
   const Case c = models::mlp();

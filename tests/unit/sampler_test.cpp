@@ -317,6 +317,8 @@ TEST(Sampler, AGeometryPassedInIsUsedThroughItsBlock) {
 TEST(Sampler, SizesThatASpecCannotOrderAreRefused) {
   EXPECT_THROW(Sampler(10, parse_spec("recursive-pair; block=4")), UserError);
   EXPECT_NO_THROW(Sampler(12, parse_spec("recursive-pair; block=4")));
+  EXPECT_THROW(Sampler(12, parse_spec("recursive-pair; block=4; unit=2")), UserError);
+  EXPECT_NO_THROW(Sampler(15, parse_spec("recursive-pair; block=4; unit=2")));
   EXPECT_THROW(Sampler(std::size_t{1} << 40U, parse_spec("rr")), UserError);
 }
 
