@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What observe(loss) adds to a training step, optimizer included. One thread, plain and observed steps
-// interleaved in one run.
+// What observe(loss) adds to a training step, optimizer included: time on one thread, plain and observed
+// steps interleaved in one run, and peak memory, each in a process of its own.
 //   build/release/bin/bench_observe
 #include <fmt/format.h>
-#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
 
 #include "cdgrab/torch/sampler.hpp"
 #include "models/models.hpp"
@@ -15,7 +19,7 @@ using at::Tensor;
 
 struct Task {
   std::string name;
-  models::Case model;
+  std::function<models::Case()> model;
   std::int64_t batch;
   std::size_t rounds;
 };
@@ -23,27 +27,35 @@ struct Task {
 models::Case big_mlp() {
   torch::nn::Sequential net(torch::nn::Linear(784, 1024), torch::nn::ReLU(), torch::nn::Linear(1024, 1024),
                             torch::nn::ReLU(), torch::nn::Linear(1024, 10));
-  return models::classifier("MLP 784-1024-1024-10", net, {784}, 10);
+  return models::classifier("MLP", net, {784}, 10);
 }
 
 models::Case big_gpt() {
   models::Gpt model(2000, 128, 128, 2, 2);
-  return {"GPT 2x128, T=128", model->parameters(),
+  return {"GPT", model->parameters(),
           [model](const Tensor& x, const Tensor& y) mutable {
             return models::F::cross_entropy(model->forward(x).reshape({-1, 2000}), y.reshape({-1}));
           },
           [](std::int64_t batch) { return models::tokens(batch, 128, 2000); }};
 }
 
+const std::vector<Task>& tasks() {
+  static const std::vector<Task> kTasks = {{"MLP 784-1024-1024-10", big_mlp, 64, 41},
+                                           {"LeNet-5 on 28x28", models::lenet, 64, 41},
+                                           {"LeNet-5 on 28x28", models::lenet, 16, 101},
+                                           {"GPT 2x128, T=128", big_gpt, 16, 15}};
+  return kTasks;
+}
+
 /// A training step, with or without the one new line.
 class Loop {
  public:
   Loop(const Task& task, const std::string& spec)
-      : model_(task.model),
-        data_(task.model.data(task.batch)),
+      : model_(task.model()),
+        data_(model_.data(task.batch)),
         batch_(task.batch),
-        optimizer_(task.model.parameters, torch::optim::SGDOptions(1e-6)) {
-    if (!spec.empty())
+        optimizer_(model_.parameters, torch::optim::SGDOptions(1e-6)) {
+    if (spec != "plain")
       sampler_.emplace(static_cast<std::size_t>(task.batch) * 8, spec,
                        cdgrab::SamplerOptions{.record_timings = true});
   }
@@ -54,17 +66,24 @@ class Loop {
       sampler_->next(static_cast<std::size_t>(batch_));
     }
     const Tensor loss = model_.loss(data_.first, data_.second);
-    if (sampler_) walk_ += bench::seconds_of([&] { sampler_->observe(loss, batch_); });
+    if (sampler_) sampler_->observe(loss, batch_);
     optimizer_.zero_grad();
     loss.backward();
     optimizer_.step();
     ++steps_;
   }
 
-  /// Milliseconds per step in reading the graph, and in products, signs and updates.
-  [[nodiscard]] double walk() const { return 1e3 * walk_ / static_cast<double>(steps_); }
-  [[nodiscard]] double balance() {
-    return 1e3 * sampler_->core().timings().balance / static_cast<double>(steps_);
+  /// Milliseconds per step.
+  [[nodiscard]] cdgrab::torch::ObserveTimings timings() const {
+    cdgrab::torch::ObserveTimings t = sampler_->timings();
+    for (double* part : {&t.walk, &t.gradients, &t.products, &t.signs, &t.update})
+      *part *= 1e3 / static_cast<double>(steps_);
+    return t;
+  }
+  [[nodiscard]] double parameter_megabytes() const {
+    double total = 0.0;
+    for (const Tensor& p : model_.parameters) total += static_cast<double>(p.nbytes());
+    return total / 1e6;
   }
 
  private:
@@ -73,34 +92,85 @@ class Loop {
   std::int64_t batch_;
   torch::optim::SGD optimizer_;
   std::optional<cdgrab::torch::Sampler> sampler_;
-  double walk_ = 0.0;
   std::size_t steps_ = 0;
 };
 
-}  // namespace
-
-int main() {
-  at::set_num_threads(1);
-  torch::manual_seed(0);
-  const std::vector<Task> tasks = {{"MLP", big_mlp(), 64, 41},
-                                   {"LeNet-5", models::lenet(), 64, 41},
-                                   {"LeNet-5", models::lenet(), 16, 101},
-                                   {"GPT 2x128, T=128", big_gpt(), 16, 11}};
-  const std::vector<std::string> specs = {"pair", "mean"};
+void measure_time() {
+  const std::array<std::string, 3> specs = {"plain", "pair", "mean"};
   fmt::print("A training step with observe(loss), as a multiple of the same step without (medians)\n\n");
-  fmt::print("{:<20} {:>4} {:>10} {:>8} {:>8}   {:>9} {:>11} {:>13}\n", "model", "B", "plain, ms", "pair",
-             "mean", "pair adds", "of it: walk", "balance, ms");
-  for (const Task& task : tasks) {
+  fmt::print("{:<20} {:>3} {:>9} {:>6} {:>6}   {:>9}   {:>5} {:>9} {:>8} {:>5} {:>6}\n", "model", "B",
+             "plain, ms", "pair", "mean", "pair adds", "walk", "gradients", "products", "signs", "update");
+  for (const Task& task : tasks()) {
     std::vector<std::unique_ptr<Loop>> loops;
     std::vector<bench::Contender> contenders;
-    for (const std::string& spec : {std::string(), specs[0], specs[1]}) {
+    for (const std::string& spec : specs) {
       loops.push_back(std::make_unique<Loop>(task, spec));
       contenders.push_back({spec, [loop = loops.back().get()] { loop->step(); }, {}});
     }
     bench::interleave(contenders, task.rounds);
     const double plain = contenders[0].median();
-    fmt::print("{:<20} {:>4} {:>10.2f} {:>8.2f} {:>8.2f}   {:>9.2f} {:>11.2f} {:>13.2f}\n", task.name,
-               task.batch, 1e3 * plain, contenders[1].median() / plain, contenders[2].median() / plain,
-               1e3 * (contenders[1].median() - plain), loops[1]->walk(), loops[1]->balance());
+    const auto t = loops[1]->timings();
+    fmt::print(
+        "{:<20} {:>3} {:>9.2f} {:>6.2f} {:>6.2f}   {:>9.2f}   {:>5.2f} {:>9.2f} {:>8.2f} {:>5.2f} {:>6.2f}\n",
+        task.name, task.batch, 1e3 * plain, contenders[1].median() / plain, contenders[2].median() / plain,
+        1e3 * (contenders[1].median() - plain), t.walk, t.gradients, t.products, t.signs, t.update);
   }
+}
+
+/// Megabytes, as the kernel has counted them.
+double memory(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(field)) return std::stod(line.substr(field.size() + 1)) / 1e3;
+  return 0.0;
+}
+
+/// In a process that does nothing else.
+void print_peak(const Task& task, const std::string& spec) {
+  Loop loop(task, spec);
+  const double before = memory("VmRSS");
+  for (int i = 0; i < 12; ++i) loop.step();
+  fmt::print("{} {}\n", memory("VmHWM") - before, loop.parameter_megabytes());
+}
+
+struct Peak {
+  double step = 0.0;
+  double parameters = 0.0;
+};
+
+Peak peak_of(std::size_t task, const std::string& spec) {
+  const std::string command = fmt::format("/proc/{}/exe {} {}", getpid(), task, spec);
+  FILE* out = popen(command.c_str(), "r");
+  Peak peak;
+  if (out == nullptr || std::fscanf(out, "%lf %lf", &peak.step, &peak.parameters) != 2)
+    fmt::print(stderr, "bench_observe: '{}' printed no figures\n", command);
+  if (out != nullptr) pclose(out);
+  return peak;
+}
+
+void measure_memory() {
+  fmt::print("\nPeak memory of a step beyond model and data, megabytes, in fresh processes\n\n");
+  fmt::print("{:<20} {:>3} {:>11} {:>8} {:>8} {:>8}   {:>14}\n", "model", "B", "parameters", "plain", "pair",
+             "mean", "pair, in copies");
+  for (std::size_t i = 0; i < tasks().size(); ++i) {
+    const Peak plain = peak_of(i, "plain");
+    const Peak pair = peak_of(i, "pair");
+    const Peak mean = peak_of(i, "mean");
+    fmt::print("{:<20} {:>3} {:>11.1f} {:>8.1f} {:>+8.1f} {:>+8.1f}   {:>14.1f}\n", tasks()[i].name,
+               tasks()[i].batch, plain.parameters, plain.step, pair.step - plain.step, mean.step - plain.step,
+               (pair.step - plain.step) / plain.parameters);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  torch::manual_seed(0);
+  if (argc == 3) {
+    print_peak(tasks().at(std::stoul(argv[1])), argv[2]);
+    return 0;
+  }
+  measure_time();
+  measure_memory();
 }

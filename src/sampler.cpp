@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -14,30 +13,13 @@
 #include "cdgrab/dense_geometry.hpp"
 #include "cdgrab/error.hpp"
 #include "cdgrab/order.hpp"
+#include "cdgrab/stopwatch.hpp"
 #include "epoch.hpp"
 #include "kernels/kernels.hpp"
 #include "row_record.hpp"
 
 namespace cdgrab {
 namespace {
-
-/// Adds the time until its end to `seconds`; does nothing when that is null.
-class Stopwatch {
- public:
-  explicit Stopwatch(double* seconds) : seconds_(seconds) {
-    if (seconds_ != nullptr) begin_ = Clock::now();
-  }
-  ~Stopwatch() {
-    if (seconds_ != nullptr) *seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count();
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double* seconds_;
-  Clock::time_point begin_;
-};
 
 std::size_t checked_examples(std::size_t examples, const Spec& spec) {
   if (examples > kMaxExamples)
@@ -485,6 +467,10 @@ std::uint64_t Sampler::epoch() const { return impl_->number_; }
 std::span<const Index> Sampler::order() const { return std::as_const(impl_->epoch_).order(); }
 std::vector<Index> Sampler::next_order() const { return impl_->next_order(); }
 std::size_t Sampler::outstanding() const { return impl_->epoch_.outstanding(); }
+
+void Sampler::check_outstanding(std::span<const Index> examples) {
+  static_cast<void>(impl_->epoch_.named(examples));
+}
 
 std::vector<Index> Sampler::oldest_outstanding(std::size_t skip, std::size_t count) const {
   const std::vector<Index> positions = impl_->epoch_.oldest(skip + count);

@@ -1,17 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "contribution.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace cdgrab::torch {
 namespace {
+
+/// What an intermediate result may take: rows in slices, a factor expanded for some examples.
+constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
+
+std::size_t bytes_of(const Tensor& tensor) { return tensor.defined() ? tensor.nbytes() : 0; }
 
 /// (B, T, n) -> (B*T, n).
 Tensor flat(const Tensor& factor) {
   return factor.reshape({factor.size(0) * factor.size(1), factor.size(2)});
 }
 
+/// (B) against a tensor with the examples first.
+Tensor along_examples(const Tensor& values, const Tensor& like) {
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim()), 1);
+  shape[0] = like.size(0);
+  return values.view(shape);
+}
+
+/// Calls visit(begin, end) so that `bytes_each` of them stay within the scratch.
+template <class Visit>
+void in_slices(std::int64_t count, std::int64_t bytes_each, Visit visit) {
+  const std::int64_t step = std::max<std::int64_t>(1, kScratchBytes / std::max<std::int64_t>(bytes_each, 1));
+  for (std::int64_t begin = 0; begin < count; begin += step) visit(begin, std::min(begin + step, count));
+}
+
+/// Calls visit(begin, end, factors of these examples): all at once unless expanding them takes much.
+template <class Visit>
+void by_examples(const Factors& f, Visit visit) {
+  if (!f.expand) return visit(0, f.batch(), f);
+  in_slices(f.batch(), f.positions * f.n * f.right.element_size(),
+            [&](std::int64_t begin, std::int64_t end) { visit(begin, end, f.examples(begin, end)); });
+}
+
+/// rows = beta * rows + alpha * left^T right, for the parameter's rows [first, first + rows.size(1)); rows is
+/// (B, count, n). A beta of 0 means that they hold nothing yet, or zeros for a lookup.
+void add_rows(const Tensor& rows, const Factors& f, std::int64_t first, double beta, double alpha) {
+  const std::int64_t count = rows.size(1);
+  if (!f.is_lookup()) {
+    by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
+      rows.slice(0, begin, end)
+          .baddbmm_(part.left.slice(2, first, first + count).transpose(1, 2), part.right, beta, alpha);
+    });
+    return;
+  }
+  const Tensor inside = f.indices.ge(first).logical_and_(f.indices.lt(first + count));
+  const Tensor start = at::arange(f.batch(), f.indices.options()).mul_(count).unsqueeze(1);
+  const Tensor target = at::where(inside, f.indices - first, at::zeros({}, f.indices.options())) + start;
+  const Tensor right = count == f.m ? f.right : f.right * inside.unsqueeze(-1);
+  rows.view({f.batch() * count, f.n}).index_add_(0, target.reshape({-1}), flat(right), alpha);
+}
+
 }  // namespace
+
+Factors Factors::of_matrix(Tensor left, Tensor right) {
+  Factors f;
+  f.positions = right.size(1);
+  f.m = left.size(2);
+  f.n = right.size(2);
+  f.left = std::move(left);
+  f.right = std::move(right);
+  return f;
+}
+
+Factors Factors::of_lookup(Tensor indices, Tensor right, std::int64_t m) {
+  Factors f;
+  f.positions = right.size(1);
+  f.m = m;
+  f.n = right.size(2);
+  f.indices = std::move(indices);
+  f.right = std::move(right);
+  return f;
+}
+
+Factors Factors::of_expanded(Tensor left, Tensor right, std::int64_t n,
+                             std::function<Tensor(const Tensor&)> expand) {
+  Factors f;
+  f.positions = left.size(1);
+  f.m = left.size(2);
+  f.n = n;
+  f.left = std::move(left);
+  f.right = std::move(right);
+  f.expand = std::move(expand);
+  return f;
+}
+
+Factors Factors::examples(std::int64_t begin, std::int64_t end) const {
+  Factors part = *this;
+  if (left.defined()) part.left = left.slice(0, begin, end);
+  if (indices.defined()) part.indices = indices.slice(0, begin, end);
+  part.right = right.slice(0, begin, end);
+  if (expand) part.right = expand(part.right);
+  part.expand = nullptr;
+  return part;
+}
+
+Factors Factors::transposed() const {
+  const Factors whole = expand ? examples(0, batch()) : *this;
+  return of_matrix(whole.right, whole.left);
+}
+
+// ---------------------------------------------------------------------------------------------------------
 
 Contribution Contribution::of_rows(Tensor rows) {
   Contribution contribution;
@@ -19,113 +114,196 @@ Contribution Contribution::of_rows(Tensor rows) {
   return contribution;
 }
 
-Contribution Contribution::of_factors(Tensor left, Tensor right) {
+Contribution Contribution::of_factors(Factors factors) {
   Contribution contribution;
-  contribution.m_ = left.size(2);
-  contribution.left_ = std::move(left);
-  contribution.right_ = std::move(right);
+  contribution.factors_.push_back(std::move(factors));
   return contribution;
 }
 
-Contribution Contribution::of_lookup(Tensor indices, Tensor right, std::int64_t m) {
-  Contribution contribution;
-  contribution.m_ = m;
-  contribution.indices_ = std::move(indices);
-  contribution.right_ = std::move(right);
-  return contribution;
+std::int64_t Contribution::batch() const { return is_rows() ? rows_.size(0) : factors_.front().batch(); }
+
+void Contribution::add(Contribution other) {
+  if (other.rows_.defined()) rows_ = rows_.defined() ? rows_ + other.rows_ : other.rows_;
+  for (Factors& f : other.factors_) factors_.push_back(std::move(f));
 }
 
-/// Multiplications for a block. By factors: B^2 T^2 (m + n) for the Gram matrix and 2 B T m n for the
-/// product with one register and its update (a lookup needs no m in either). By rows: B T m n to form
-/// them, and 2 B m n that only read memory, each worth about 16 (bench/observe).
-bool Contribution::prefers_factors() const {
-  if (is_rows()) return false;
-  const double b = static_cast<double>(right_.size(0));
-  const double t = static_cast<double>(right_.size(1));
-  const double m = static_cast<double>(m_);
-  const double n = static_cast<double>(right_.size(2));
-  const double reads = 32.0 * b * m * n;
-  if (is_lookup()) return b * b * t * t * n < reads;
-  return b * b * t * t * (m + n) + 2.0 * b * t * m * n < b * t * m * n + reads;
+/// Multiplications; a unit vector's are none.
+double Contribution::operations_of_forming() const {
+  double total = 0.0;
+  for (const Factors& f : factors_)
+    total += static_cast<double>(f.batch() * f.positions) * static_cast<double>(f.is_lookup() ? 1 : f.m) *
+             static_cast<double>(f.n);
+  return total;
 }
 
-Tensor Contribution::rows(double alpha) const {
-  if (is_rows()) return alpha == 1.0 ? rows_ : rows_ * alpha;
-  const std::int64_t b = batch();
-  if (!is_lookup()) {
-    Tensor rows = at::empty({b, m_, right_.size(2)}, right_.options());
-    return at::baddbmm_out(rows, rows, left_.transpose(1, 2), right_, 0.0, alpha).view({b, -1});
+double Contribution::operations_of_gram_by_factors() const {
+  const Factors& f = factors_.front();
+  const double pairs =
+      static_cast<double>(f.batch() * f.positions) * static_cast<double>(f.batch() * f.positions);
+  return pairs * static_cast<double>(f.is_lookup() ? f.n : f.m + f.n);
+}
+
+/// By factors: the Gram matrix, the product with one register and its update. By rows: forming them, and
+/// two passes of a pair's products and update that only read memory, each worth about 16 (bench/observe).
+bool Contribution::prefers_rows() const {
+  if (is_rows()) return true;
+  const Factors& f = factors_.front();
+  const double size = static_cast<double>(f.batch()) * static_cast<double>(f.m) * static_cast<double>(f.n);
+  const double forming = operations_of_forming();
+  const double slices = forming + static_cast<double>(f.batch()) * size;
+  const bool one = factors_.size() == 1 && !rows_.defined();
+  const double gram = one ? std::min(operations_of_gram_by_factors(), slices) : slices;
+  return forming + 32.0 * size < gram + (f.is_lookup() ? 0.0 : 2.0 * forming);
+}
+
+std::size_t Contribution::factor_bytes() const {
+  std::size_t total = 0;
+  for (const Factors& f : factors_) total += bytes_of(f.left) + bytes_of(f.indices) + bytes_of(f.right);
+  return total;
+}
+
+std::size_t Contribution::row_bytes() const {
+  if (is_rows()) return bytes_of(rows_);
+  const Factors& f = factors_.front();
+  return static_cast<std::size_t>(f.batch() * f.m * f.n * f.right.element_size());
+}
+
+void Contribution::merge() {
+  const auto plain = [](const Factors& f) { return !f.is_lookup() && !f.expand; };
+  if (std::count_if(factors_.begin(), factors_.end(), plain) < 2) return;
+  std::vector<Tensor> lefts;
+  std::vector<Tensor> rights;
+  for (const Factors& f : factors_) {
+    if (!plain(f)) continue;
+    lefts.push_back(f.left);
+    rights.push_back(f.right);
   }
-  const Tensor rows = at::zeros({b * m_, right_.size(2)}, right_.options());
-  const Tensor first = at::arange(b, indices_.options()).mul_(m_).unsqueeze(1);
-  rows.index_add_(0, (indices_ + first).reshape({-1}), flat(right_), alpha);
-  return rows.view({b, -1});
+  std::erase_if(factors_, plain);
+  factors_.insert(factors_.begin(), Factors::of_matrix(at::cat(lefts, 1), at::cat(rights, 1)));
+}
+
+void Contribution::form() {
+  if (is_rows()) return;
+  rows_ = rows();
+  factors_.clear();
+  alpha_ = 1.0;
+  scale_ = Tensor();
+}
+
+/// (B, end - begin, n): what the uses add up to in these rows of the parameter, times alpha.
+Tensor Contribution::slice(std::int64_t begin, std::int64_t end, double alpha) const {
+  const Factors& f = factors_.front();
+  const std::vector<std::int64_t> shape = {f.batch(), end - begin, f.n};
+  Tensor out;
+  if (rows_.defined())
+    out = rows_.view({f.batch(), f.m, f.n}).slice(1, begin, end) * alpha;
+  else
+    out = f.is_lookup() ? at::zeros(shape, f.right.options()) : at::empty(shape, f.right.options());
+  double beta = rows_.defined() ? 1.0 : 0.0;
+  for (const Factors& each : factors_) {
+    add_rows(out, each, begin, beta, alpha);
+    beta = 1.0;
+  }
+  return out;
+}
+
+Tensor Contribution::rows() const {
+  Tensor rows = rows_;
+  double alpha = alpha_;
+  if (!is_rows()) {
+    rows = slice(0, factors_.front().m, alpha).view({batch(), -1});
+    alpha = 1.0;
+  }
+  if (alpha != 1.0) rows = rows * alpha;
+  return scale_.defined() ? rows * scale_.to(rows.scalar_type()).unsqueeze(1) : rows;
+}
+
+/// For some of the parameter's rows at a time: formed, multiplied and dropped.
+Tensor Contribution::gram_by_slices() const {
+  const Factors& f = factors_.front();
+  const std::int64_t b = f.batch();
+  Tensor total = at::zeros({b, b}, f.right.options());
+  in_slices(f.m, b * f.n * f.right.element_size(), [&](std::int64_t begin, std::int64_t end) {
+    const Tensor matrix = slice(begin, end, 1.0).view({b, -1});
+    total.addmm_(matrix, matrix.t());
+  });
+  return total;
+}
+
+Tensor Contribution::unscaled_gram() const {
+  if (is_rows()) return at::mm(rows_, rows_.t());
+  const Factors& f = factors_.front();
+  const double slices = operations_of_forming() + static_cast<double>(f.batch() * f.batch()) *
+                                                      static_cast<double>(f.m) * static_cast<double>(f.n);
+  if (factors_.size() > 1 || rows_.defined() || slices < operations_of_gram_by_factors())
+    return gram_by_slices();
+  const Factors whole = f.expand ? f.examples(0, f.batch()) : f;
+  const Tensor r = flat(whole.right);
+  Tensor pairs = at::mm(r, r.t());
+  if (whole.is_lookup()) {
+    const Tensor i = whole.indices.reshape({-1});
+    pairs.mul_(i.unsqueeze(0).eq(i.unsqueeze(1)));
+  } else {
+    const Tensor l = flat(whole.left);
+    pairs.mul_(at::mm(l, l.t()));
+  }
+  const std::int64_t t = f.positions;
+  return t == 1 ? pairs : pairs.view({f.batch(), t, f.batch(), t}).sum(at::IntArrayRef{1, 3});
 }
 
 Tensor Contribution::gram() const {
-  if (is_rows()) return at::mm(rows_, rows_.t());
-  const std::int64_t b = batch();
-  const std::int64_t t = right_.size(1);
-  const Tensor r = flat(right_);
-  Tensor pairs = at::mm(r, r.t());
-  if (is_lookup()) {
-    const Tensor i = indices_.reshape({-1});
-    pairs.mul_(i.unsqueeze(0).eq(i.unsqueeze(1)));
-  } else {
-    const Tensor l = flat(left_);
-    pairs.mul_(at::mm(l, l.t()));
-  }
-  return t == 1 ? pairs : pairs.view({b, t, b, t}).sum(at::IntArrayRef{1, 3});
+  Tensor gram = unscaled_gram();
+  if (alpha_ != 1.0) gram = gram.mul_(alpha_ * alpha_);
+  if (!scale_.defined()) return gram;
+  const Tensor s = scale_.to(gram.scalar_type());
+  return gram * s.unsqueeze(0) * s.unsqueeze(1);
 }
 
 Tensor Contribution::inner(const Tensor& direction) const {
-  if (is_rows()) return at::mv(rows_, direction.reshape({-1}));
-  const Tensor r = flat(right_);
-  const Tensor matrix = direction.reshape({m_, r.size(1)});
-  const Tensor seen =
-      is_lookup() ? matrix.index_select(0, indices_.reshape({-1})) : at::mm(flat(left_), matrix);
-  return seen.mul(r).view({batch(), -1}).sum(1);
+  Tensor total;
+  if (rows_.defined()) total = at::mv(rows_, direction.reshape({-1}));
+  for (const Factors& f : factors_) {
+    const Tensor matrix = direction.reshape({f.m, f.n});
+    if (!total.defined()) total = at::zeros({f.batch()}, f.right.options());
+    by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
+      const Tensor seen = part.is_lookup() ? matrix.index_select(0, part.indices.reshape({-1}))
+                                           : at::mm(flat(part.left), matrix);
+      total.slice(0, begin, end).add_(seen.mul_(flat(part.right)).view({end - begin, -1}).sum(1));
+    });
+  }
+  if (alpha_ != 1.0) total = total * alpha_;
+  return scale_.defined() ? total * scale_.to(total.scalar_type()) : total;
 }
 
 void Contribution::add_to(Tensor& to, const Tensor& weights) const {
-  if (is_rows()) {
-    to.view({-1}).addmv_(rows_.t(), weights);
-    return;
+  Tensor scaled = alpha_ == 1.0 ? weights : weights * alpha_;
+  if (scale_.defined()) scaled = scaled * scale_.to(weights.scalar_type());
+  if (rows_.defined()) to.view({-1}).addmv_(rows_.t(), scaled);
+  for (const Factors& f : factors_) {
+    Tensor matrix = to.view({f.m, f.n});
+    by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
+      const Tensor w = along_examples(scaled.slice(0, begin, end), part.right);
+      if (part.is_lookup())
+        matrix.index_add_(0, part.indices.reshape({-1}), flat(part.right * w));
+      else if (f.m < f.n)
+        matrix.addmm_(flat(part.left * w).t(), flat(part.right));
+      else
+        matrix.addmm_(flat(part.left).t(), flat(part.right * w));
+    });
   }
-  Tensor matrix = to.view({m_, right_.size(2)});
-  const Tensor weighted = flat(right_ * weights.view({-1, 1, 1}));
-  if (is_lookup())
-    matrix.index_add_(0, indices_.reshape({-1}), weighted);
-  else
-    matrix.addmm_(flat(left_).t(), weighted);
-}
-
-Contribution Contribution::scaled(double alpha) const {
-  Contribution out = *this;
-  Tensor& factor = is_rows() ? out.rows_ : out.right_;
-  if (alpha != 1.0) factor = factor * alpha;
-  return out;
-}
-
-Contribution Contribution::scaled(const Tensor& scale) const {
-  Contribution out = *this;
-  Tensor& factor = is_rows() ? out.rows_ : out.right_;
-  std::vector<std::int64_t> shape(static_cast<std::size_t>(factor.dim()), 1);
-  shape[0] = factor.size(0);
-  factor = factor * scale.view(shape);
-  return out;
 }
 
 Contribution Contribution::masked(const Tensor& keep) const {
   const auto clean = [&](const Tensor& t) {
-    std::vector<std::int64_t> shape(static_cast<std::size_t>(t.dim()), 1);
-    shape[0] = t.size(0);
-    return at::where(keep.view(shape), t, at::zeros({}, t.options()));
+    return t.defined() ? at::where(along_examples(keep, t), t, at::zeros({}, t.options())) : t;
   };
   Contribution out = *this;
-  if (is_rows()) out.rows_ = clean(rows_);
-  if (left_.defined()) out.left_ = clean(left_);
-  if (right_.defined()) out.right_ = clean(right_);
+  out.rows_ = clean(rows_);
+  for (Factors& f : out.factors_) {
+    f.left = clean(f.left);
+    f.right = clean(f.right);
+  }
+  if (scale_.defined()) out.scale_ = clean(scale_);
   return out;
 }
 

@@ -3,48 +3,92 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
 
 #include "autograd.hpp"
 
 namespace cdgrab::torch {
 
-/// Rows, (B, numel); or two factors, the gradient of example i being left_i^T right_i, with left (B, T, m)
-/// and right (B, T, n) for a parameter of m x n; or a lookup, where the rows of left_i are unit vectors,
-/// given by their indices (B, T).
+/// The gradients of one use of an m x n parameter, unformed: example i's is left_i^T right_i, with left
+/// (B, T, m) and right (B, T, n). In a lookup the rows of left_i are unit vectors, given by their indices
+/// (B, T).
+struct Factors {
+  Tensor left;
+  Tensor indices;  ///< instead of left
+  Tensor right;
+  /// Set if `right` is kept in a smaller form: makes the factor of some examples from theirs.
+  std::function<Tensor(const Tensor&)> expand;
+  std::int64_t positions = 0;  ///< T
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+
+  static Factors of_matrix(Tensor left, Tensor right);
+  static Factors of_lookup(Tensor indices, Tensor right, std::int64_t m);
+  static Factors of_expanded(Tensor left, Tensor right, std::int64_t n,
+                             std::function<Tensor(const Tensor&)> expand);
+
+  [[nodiscard]] bool is_lookup() const { return indices.defined(); }
+  [[nodiscard]] std::int64_t batch() const { return right.size(0); }
+  /// Those of examples [begin, end), expanded.
+  [[nodiscard]] Factors examples(std::int64_t begin, std::int64_t end) const;
+  /// Columns and rows change places; not for a lookup.
+  [[nodiscard]] Factors transposed() const;
+};
+
+/// Rows (B, m * n), and uses of the parameter that are still factors, added up and times a scale. Which of
+/// the two it is never changes a result by more than rounding.
 class Contribution {
  public:
   static Contribution of_rows(Tensor rows);
-  static Contribution of_factors(Tensor left, Tensor right);
-  static Contribution of_lookup(Tensor indices, Tensor right, std::int64_t m);
+  static Contribution of_factors(Factors factors);
 
-  [[nodiscard]] bool is_rows() const { return rows_.defined(); }
-  [[nodiscard]] bool is_lookup() const { return indices_.defined(); }
-  [[nodiscard]] std::int64_t batch() const { return is_rows() ? rows_.size(0) : right_.size(0); }
-  /// Columns and rows change places; factors only.
-  [[nodiscard]] Contribution transposed() const { return of_factors(right_, left_); }
-  /// Whether products by factors cost less than forming the rows.
-  [[nodiscard]] bool prefers_factors() const;
+  [[nodiscard]] bool is_rows() const { return factors_.empty(); }
+  /// Whether some of it is.
+  [[nodiscard]] bool has_rows() const { return rows_.defined(); }
+  [[nodiscard]] std::int64_t batch() const;
+  /// Of a contribution that is one use as factors.
+  [[nodiscard]] const Factors& factors() const { return factors_.front(); }
 
-  /// (B, numel), times alpha; formed if they are not yet.
-  [[nodiscard]] Tensor rows(double alpha = 1.0) const;
+  /// Another use of the same parameter; neither has a scale yet.
+  void add(Contribution other);
+  /// Every example's gradient times a number, or each times its own (B).
+  void scale(double alpha) { alpha_ *= alpha; }
+  void scale(const Tensor& per_example) { scale_ = per_example; }
+
+  /// Whether the products and the update by factors cost more than forming rows and reading them.
+  [[nodiscard]] bool prefers_rows() const;
+  /// Bytes held as factors, and what the rows would take.
+  [[nodiscard]] std::size_t factor_bytes() const;
+  [[nodiscard]] std::size_t row_bytes() const;
+  /// Several uses become one of as many positions, where they are plain products.
+  void merge();
+  /// Becomes rows, without the factors.
+  void form();
+
+  /// (B, m * n), formed if they are not yet.
+  [[nodiscard]] Tensor rows() const;
   /// (B, B).
   [[nodiscard]] Tensor gram() const;
   /// (B): products with a vector of the parameter's shape.
   [[nodiscard]] Tensor inner(const Tensor& direction) const;
   /// to += sum_i weights[i] * (gradient of example i); `to` is contiguous and has the parameter's numel.
   void add_to(Tensor& to, const Tensor& weights) const;
-  /// Every example's gradient times a number, or each times its own.
-  [[nodiscard]] Contribution scaled(double alpha) const;
-  [[nodiscard]] Contribution scaled(const Tensor& scale) const;
   /// The same with the examples where `keep` is false set to zero, whatever they hold.
   [[nodiscard]] Contribution masked(const Tensor& keep) const;
 
  private:
-  Tensor rows_;
-  Tensor left_;
-  Tensor indices_;
-  Tensor right_;
-  std::int64_t m_ = 0;
+  [[nodiscard]] Tensor slice(std::int64_t begin, std::int64_t end, double alpha) const;
+  [[nodiscard]] Tensor unscaled_gram() const;
+  [[nodiscard]] Tensor gram_by_slices() const;
+  [[nodiscard]] double operations_of_gram_by_factors() const;
+  [[nodiscard]] double operations_of_forming() const;
+
+  Tensor rows_;  ///< undefined: zero
+  std::vector<Factors> factors_;
+  double alpha_ = 1.0;
+  Tensor scale_;
 };
 
 }  // namespace cdgrab::torch

@@ -8,6 +8,7 @@
 
 #include "cdgrab/dense_geometry.hpp"
 #include "cdgrab/error.hpp"
+#include "cdgrab/stopwatch.hpp"
 
 namespace cdgrab::torch {
 namespace {
@@ -23,13 +24,21 @@ Tensor flat_copy_on_cpu(const Tensor& tensor) { return tensor.to(at::kCPU).conti
 
 // ---------------------------------------------------------------------------------------------------------
 
-std::size_t FactorGeometry::add(const Tensor& parameter) {
+std::size_t FactorGeometry::add(std::int64_t numel, bool wide) {
   Piece piece;
-  piece.options = parameter.options().requires_grad(false).dtype(wide(parameter) ? at::kDouble : at::kFloat);
-  piece.numel = parameter.numel();
+  piece.options = at::TensorOptions(wide ? at::kDouble : at::kFloat);
+  piece.numel = numel;
   piece.registers.resize(names().size());
   pieces_.push_back(std::move(piece));
   return pieces_.size() - 1;
+}
+
+void FactorGeometry::move(std::size_t piece, at::Device device) {
+  Piece& p = pieces_[piece];
+  if (p.options.device() == device) return;
+  p.options = p.options.device(device);
+  for (Tensor& r : p.registers)
+    if (r.defined()) r = r.to(device);
 }
 
 void FactorGeometry::set_block(std::int64_t batch, std::unordered_map<std::size_t, Contribution> gradients) {
@@ -44,31 +53,33 @@ std::size_t FactorGeometry::dim() const {
 }
 
 /// One matrix on the device, one copy to the host.
-void FactorGeometry::measure(std::span<const Register> live, std::span<double> gram) {
+void FactorGeometry::measure(std::span<const Register> live, std::span<const Register> centring,
+                             std::span<double> gram) {
+  const at::NoGradGuard no_grad;
+  const Stopwatch watch(&measuring_);
   const auto rows = static_cast<std::int64_t>(block_size());
   const auto size = rows + static_cast<std::int64_t>(live.size());
   if (pieces_.empty() || size == 0) return;
-  const auto options = pieces_.front().options.dtype(at::kDouble);
-  const Tensor total = at::zeros({size, size}, options);
+  const Tensor total = at::zeros({size, size}, pieces_.front().options.dtype(at::kDouble));
+  const Tensor of_rows = total.slice(0, 0, rows);
+  const auto column = [&](Register r) {
+    return rows + (std::lower_bound(live.begin(), live.end(), r) - live.begin());
+  };
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
-    const Piece& piece = pieces_[p];
-    const auto found = gradients_.find(p);
-    if (found != gradients_.end()) {
-      total.slice(0, 0, rows).slice(1, 0, rows).add_(found->second.gram());
-      for (std::size_t j = 0; j < live.size(); ++j) {
-        if (!piece.registers[live[j]].defined()) continue;
-        const auto column = rows + static_cast<std::int64_t>(j);
-        total.slice(0, 0, rows).select(1, column).add_(found->second.inner(piece.registers[live[j]]));
-      }
+    const std::vector<Tensor>& registers = pieces_[p].registers;
+    if (const auto found = gradients_.find(p); found != gradients_.end()) {
+      of_rows.slice(1, 0, rows).add_(found->second.gram());
+      for (const Register r : live)
+        if (registers[r].defined()) of_rows.select(1, column(r)).add_(found->second.inner(registers[r]));
     }
-    for (std::size_t j = 0; j < live.size(); ++j)
-      for (std::size_t i = 0; i <= j; ++i) {
-        const Tensor& a = piece.registers[live[i]];
-        const Tensor& b = piece.registers[live[j]];
-        if (!a.defined() || !b.defined()) continue;
-        total.select(0, rows + static_cast<std::int64_t>(i))
-            .select(0, rows + static_cast<std::int64_t>(j))
-            .add_(at::dot(a, b));
+    for (const Register a : centring)
+      for (const Register b : live) {
+        if (!registers[a].defined() || !registers[b].defined()) continue;
+        const bool both = std::binary_search(centring.begin(), centring.end(), b);
+        if (both && b < a) continue;
+        total.select(0, column(std::min(a, b)))
+            .select(0, column(std::max(a, b)))
+            .add_(at::dot(registers[a], registers[b]));
       }
   }
   const Tensor host = total.to(at::kCPU);
@@ -83,19 +94,22 @@ void FactorGeometry::measure(std::span<const Register> live, std::span<double> g
     gradients = gradients.masked(keep.to(pieces_[piece].options.device()));
 }
 
-Tensor FactorGeometry::changed(std::size_t p, std::span<const Register> live, const Change& change) const {
+/// `in_place`: no other register is made from the target, so it may be added to where it is.
+Tensor FactorGeometry::changed(std::size_t p, std::span<const Register> live, const Change& change,
+                               bool in_place) const {
   const Piece& piece = pieces_[p];
   if (change.weights.empty()) return {};
+  const auto weight_of = [&](std::size_t j) { return change.weights[block_size() + j]; };
   Tensor value;
   for (std::size_t j = 0; j < live.size(); ++j) {
-    const double weight = change.weights[block_size() + j];
-    const Tensor& old = piece.registers[live[j]];
-    if (weight == 0.0 || !old.defined()) continue;
-    // The register itself, which is what nearly always changes, is added to in place.
-    if (live[j] == change.target && weight == 1.0 && !value.defined())
-      value = old;
-    else
-      value = value.defined() ? value + old * weight : old * weight;
+    if (live[j] != change.target || weight_of(j) == 0.0 || !piece.registers[live[j]].defined()) continue;
+    value = in_place ? piece.registers[live[j]] : piece.registers[live[j]].clone();
+    if (weight_of(j) != 1.0) value.mul_(weight_of(j));
+  }
+  for (std::size_t j = 0; j < live.size(); ++j) {
+    const Tensor& other = piece.registers[live[j]];
+    if (live[j] == change.target || weight_of(j) == 0.0 || !other.defined()) continue;
+    value = value.defined() ? value.add_(other, weight_of(j)) : other * weight_of(j);
   }
   const auto found = gradients_.find(p);
   const bool rows =
@@ -111,7 +125,7 @@ Tensor FactorGeometry::changed(std::size_t p, std::span<const Register> live, co
 
 void FactorGeometry::apply(std::span<const Register> live, std::span<const Change> changes) {
   const at::NoGradGuard no_grad;
-  // changed() adds to a register in place; one that others are made from needs a copy for that.
+  const Stopwatch watch(&applying_);
   const auto others_need = [&](Register r) {
     const auto at = std::find(live.begin(), live.end(), r);
     if (at == live.end()) return false;
@@ -122,13 +136,8 @@ void FactorGeometry::apply(std::span<const Register> live, std::span<const Chang
   };
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
     std::vector<Tensor> values;
-    for (const Change& change : changes) {
-      Tensor& own = pieces_[p].registers[change.target];
-      const Tensor before = own;
-      if (own.defined() && others_need(change.target)) own = own.clone();
-      values.push_back(changed(p, live, change));
-      own = before;
-    }
+    for (const Change& change : changes)
+      values.push_back(changed(p, live, change, !others_need(change.target)));
     for (std::size_t c = 0; c < changes.size(); ++c) pieces_[p].registers[changes[c].target] = values[c];
   }
 }
@@ -173,8 +182,11 @@ void FactorGeometry::load(const State& state) {
 /// Some parameters as rows in memory, side by side.
 class GhostGeometry::RowsPart {
  public:
-  RowsPart(bool is_wide, std::vector<std::size_t> members, std::vector<std::int64_t> numel)
-      : wide_(is_wide), members_(std::move(members)), numel_(std::move(numel)) {}
+  void add(std::size_t number, const Slot& slot) {
+    members_.push_back(number);
+    numel_.push_back(slot.numel);
+    wide_ = wide_ || slot.wide;
+  }
 
   std::unique_ptr<Geometry> make() {
     std::int64_t dim = 0;
@@ -209,7 +221,7 @@ class GhostGeometry::RowsPart {
     return geometry;
   }
 
-  bool wide_;
+  bool wide_ = false;
   std::vector<std::size_t> members_;
   std::vector<std::int64_t> numel_;
   Tensor rows_;
@@ -224,67 +236,148 @@ GhostGeometry::GhostGeometry() : CompositeGeometry({}) {
 }
 
 GhostGeometry::~GhostGeometry() = default;
+GhostGeometry& GhostGeometry::operator=(GhostGeometry&&) noexcept = default;
 
-/// Where a parameter lives is decided when it is first met, and stays.
-void GhostGeometry::assign_new(const Observed& observed) {
-  std::vector<std::size_t> small;
-  std::vector<std::int64_t> small_numel;
-  bool small_wide = false;
-  const auto add_rows = [&](bool is_wide, std::vector<std::size_t> members, std::vector<std::int64_t> numel) {
-    rows_.push_back(std::make_unique<RowsPart>(is_wide, std::move(members), std::move(numel)));
-    add({fmt::format("rows.{}", rows_.size() - 1), rows_.back()->make()});
-  };
-  for (const ParameterGradients& p : observed.parameters) {
-    const auto [at, fresh] = number_.try_emplace(p.parameter.unsafeGetTensorImpl(), numel_.size());
-    if (!fresh) continue;
-    numel_.push_back(p.parameter.numel());
-    const bool cpu = p.parameter.device().is_cpu();
-    if (cpu && p.parameter.numel() <= kSmall) {
-      small.push_back(at->second);
-      small_numel.push_back(p.parameter.numel());
-      small_wide = small_wide || wide(p.parameter);
-    } else if (cpu && p.gradients.is_rows()) {
-      add_rows(wide(p.parameter), {at->second}, {p.parameter.numel()});
+/// Gives the slots that come after those there are a place.
+void GhostGeometry::make_parts(std::vector<Slot> slots) {
+  std::vector<std::unique_ptr<RowsPart>> fresh;
+  for (Slot& slot : slots) {
+    const std::size_t number = slots_.size();
+    if (slot.part == kFactors) {
+      slot.piece = factors_->add(slot.numel, slot.wide);
     } else {
-      factor_of_[at->second] = factors_->add(p.parameter);
+      const std::size_t part = static_cast<std::size_t>(slot.part) - rows_.size();
+      while (fresh.size() <= part) fresh.push_back(std::make_unique<RowsPart>());
+      fresh[part]->add(number, slot);
     }
+    slots_.push_back(slot);
   }
-  if (!small.empty()) add_rows(small_wide, small, small_numel);
+  for (auto& part : fresh) {
+    add({fmt::format("rows.{}", rows_.size()), part->make()});
+    rows_.push_back(std::move(part));
+  }
+}
+
+/// A parameter whose slot came with a loaded state.
+void GhostGeometry::recall(std::size_t number, const ParameterGradients& gradients) const {
+  const Slot& slot = slots_[number];
+  if (slot.numel == gradients.parameter.numel() && slot.wide == wide(gradients.parameter)) return;
+  throw StateMismatch(
+      "parameters",
+      fmt::format("parameter {} had {} entries in {} when the state was saved, and has {} in {} "
+                  "now; load it with the same model and the same selection of parameters",
+                  number, slot.numel, slot.wide ? "float64" : "float32", gradients.parameter.numel(),
+                  c10::toString(gradients.parameter.scalar_type())));
+}
+
+void GhostGeometry::meet(const Observed& observed) {
+  std::vector<Slot> fresh;
+  std::vector<const void*> keys;
+  auto next_part = static_cast<std::int64_t>(rows_.size());
+  std::int64_t small_part = kFactors;
+  for (const ParameterGradients& p : observed.parameters) {
+    const void* key = p.parameter.unsafeGetTensorImpl();
+    if (number_.contains(key)) continue;
+    const std::size_t number = number_.size() + keys.size();
+    keys.push_back(key);
+    if (number < slots_.size()) {
+      recall(number, p);
+      continue;
+    }
+    Slot& slot = fresh.emplace_back();
+    slot.numel = p.parameter.numel();
+    slot.wide = wide(p.parameter);
+    if (!p.parameter.device().is_cpu()) continue;
+    if (slot.numel <= kSmall)
+      slot.part = small_part = small_part == kFactors ? next_part++ : small_part;
+    else if (p.gradients.is_rows())
+      slot.part = next_part++;
+  }
+  make_parts(std::move(fresh));
+  for (const void* key : keys) number_.emplace(key, number_.size());
 }
 
 void GhostGeometry::set_block(Observed&& observed) {
-  assign_new(observed);
-  if (kept_) {
-    const State state = *std::exchange(kept_, std::nullopt);
-    CompositeGeometry::load(state);
-  }
+  meet(observed);
   std::unordered_map<std::size_t, Contribution> factors;
   std::unordered_map<std::size_t, const Contribution*> rows;
   for (const ParameterGradients& p : observed.parameters) {
     const std::size_t number = number_.at(p.parameter.unsafeGetTensorImpl());
-    const auto piece = factor_of_.find(number);
-    if (piece != factor_of_.end())
-      factors.emplace(piece->second, p.gradients);
-    else
+    if (slots_[number].part != kFactors) {
       rows.emplace(number, &p.gradients);
+      continue;
+    }
+    factors_->move(slots_[number].piece, p.parameter.device());
+    factors.emplace(slots_[number].piece, p.gradients);
   }
   for (auto& part : rows_) part->set_block(observed.batch, rows);
   factors_->set_block(observed.batch, std::move(factors));
 }
 
 void GhostGeometry::save(State& state) const {
-  if (!kept_) return CompositeGeometry::save(state);
-  for (const auto& [key, value] : kept_->entries())
-    std::visit([&, &key = key](const auto& v) { state.set(key, v); }, value);
+  std::vector<std::int64_t> numel;
+  std::vector<std::int64_t> part;
+  std::vector<std::uint8_t> is_wide;
+  for (const Slot& slot : slots_) {
+    numel.push_back(slot.numel);
+    part.push_back(slot.part);
+    is_wide.push_back(slot.wide ? 1 : 0);
+  }
+  state.set("parameters/numel", std::span<const std::int64_t>(numel));
+  state.set("parameters/part", std::span<const std::int64_t>(part));
+  state.set("parameters/wide", std::span<const std::uint8_t>(is_wide));
+  CompositeGeometry::save(state);
+}
+
+/// Checked against what the state holds before anything is allocated.
+std::vector<GhostGeometry::Slot> GhostGeometry::slots_of(const State& state) {
+  const Array& array = state.array("parameters/numel");
+  const std::size_t count = array.bytes.size() / dtype_size(array.dtype);
+  const auto numel = state.elements<std::int64_t>("parameters/numel", count);
+  const auto part = state.elements<std::int64_t>("parameters/part", count);
+  const auto is_wide = state.elements<std::uint8_t>("parameters/wide", count);
+  std::size_t bytes = 0;
+  for (const auto& [key, value] : state.entries())
+    if (const auto* entry = std::get_if<Array>(&value)) bytes += entry->bytes.size();
+  std::vector<Slot> slots(count);
+  std::int64_t parts = 0;
+  std::size_t left = bytes / sizeof(float);
+  for (std::size_t i = 0; i < count; ++i) {
+    slots[i] = {numel[i], part[i], is_wide[i] != 0, 0};
+    if (numel[i] < 0 || static_cast<std::size_t>(numel[i]) > left)
+      throw StateMismatch(
+          "parameters/numel",
+          fmt::format("parameter {} with {} entries, more than the state holds", i, numel[i]));
+    left -= static_cast<std::size_t>(numel[i]);
+    if (part[i] < kFactors || part[i] > parts)
+      throw StateMismatch("parameters/part",
+                          fmt::format("part {} for parameter {}; at most {} is possible", part[i], i, parts));
+    parts = std::max(parts, part[i] + 1);
+  }
+  return slots;
 }
 
 void GhostGeometry::load(const State& state) {
-  if (!numel_.empty()) return CompositeGeometry::load(state);
-  State own;
-  for (const auto& [key, value] : state.entries())
-    if (key.starts_with("factors/") || key.starts_with("rows."))
-      std::visit([&, &key = key](const auto& v) { own.set(key, v); }, value);
-  kept_ = std::move(own);
+  std::vector<Slot> slots = slots_of(state);
+  if (slots.empty()) {
+    for (Register r = 0; r < names().size(); ++r) clear(r);
+    return;
+  }
+  if (slots_.empty()) {
+    // A copy of ourselves takes the blow if the rest of the state is no good.
+    GhostGeometry loaded;
+    loaded.declare(names());
+    loaded.make_parts(std::move(slots));
+    loaded.CompositeGeometry::load(state);
+    *this = std::move(loaded);
+    return;
+  }
+  for (std::size_t i = 0; i < std::min(slots.size(), slots_.size()); ++i) slots[i].piece = slots_[i].piece;
+  if (slots != slots_)
+    throw StateMismatch("parameters",
+                        "the state was saved with other parameters than those seen here; load it into "
+                        "a new sampler of the same model");
+  CompositeGeometry::load(state);
 }
 
 }  // namespace cdgrab::torch

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -19,10 +18,15 @@ namespace cdgrab::torch {
 /// Parameters whose gradients stay factors, or live on a device: only inner products are taken of them.
 class FactorGeometry final : public GramGeometry {
  public:
-  /// A piece for a parameter like this one; its number.
-  std::size_t add(const Tensor& parameter);
+  /// A piece for a parameter of this size, in float64 or float32; its number.
+  std::size_t add(std::int64_t numel, bool wide);
+  /// Its registers go to where its gradients are.
+  void move(std::size_t piece, at::Device device);
   /// The block: gradients of some of the pieces, by number; the others are zero.
   void set_block(std::int64_t batch, std::unordered_map<std::size_t, Contribution> gradients);
+  /// Seconds in products and in updates so far.
+  [[nodiscard]] double measuring() const { return measuring_; }
+  [[nodiscard]] double applying() const { return applying_; }
 
   [[nodiscard]] std::size_t dim() const override;
   void end_block() override;
@@ -30,7 +34,8 @@ class FactorGeometry final : public GramGeometry {
   void load(const State& state) override;
 
  protected:
-  void measure(std::span<const Register> live, std::span<double> gram) override;
+  void measure(std::span<const Register> live, std::span<const Register> centring,
+               std::span<double> gram) override;
   void apply(std::span<const Register> live, std::span<const Change> changes) override;
 
  private:
@@ -39,35 +44,54 @@ class FactorGeometry final : public GramGeometry {
     std::int64_t numel = 0;
     std::vector<Tensor> registers;  ///< flat; undefined: zero
   };
-  [[nodiscard]] Tensor changed(std::size_t piece, std::span<const Register> live, const Change& change) const;
+  [[nodiscard]] Tensor changed(std::size_t piece, std::span<const Register> live, const Change& change,
+                               bool in_place) const;
 
   std::vector<Piece> pieces_;
   std::unordered_map<std::size_t, Contribution> gradients_;
+  double measuring_ = 0.0;
+  double applying_ = 0.0;
 };
 
 class GhostGeometry final : public CompositeGeometry {
  public:
   GhostGeometry();
   ~GhostGeometry() override;
+  GhostGeometry(const GhostGeometry&) = delete;
+  GhostGeometry& operator=(const GhostGeometry&) = delete;
 
   /// Makes what a backward left behind the current block.
   void set_block(Observed&& observed);
+  [[nodiscard]] const FactorGeometry& factors() const { return *factors_; }
 
   void save(State& state) const override;
-  /// The pieces are known when the first gradients come; until then the state is kept as it is.
+  /// Into one that has met no parameters yet, it brings their places with it; they are told apart by the
+  /// order in which they are met.
   void load(const State& state) override;
 
  private:
   class RowsPart;
+  /// A parameter that counts. Where its gradients are held is decided when it is first met, and stays: a
+  /// short batch, or the first one after a resume, finds the registers where they are.
+  struct Slot {
+    std::int64_t numel = 0;
+    std::int64_t part = kFactors;  ///< of rows_, or kFactors
+    bool wide = false;
+    std::size_t piece = 0;  ///< of factors_
+    bool operator==(const Slot&) const = default;
+  };
+  static constexpr std::int64_t kFactors = -1;
 
-  void assign_new(const Observed& observed);
+  void meet(const Observed& observed);
+  void recall(std::size_t number, const ParameterGradients& gradients) const;
+  void make_parts(std::vector<Slot> slots);
+  [[nodiscard]] static std::vector<Slot> slots_of(const State& state);
+  GhostGeometry& operator=(GhostGeometry&&) noexcept;
 
   FactorGeometry* factors_;
   std::vector<std::unique_ptr<RowsPart>> rows_;
-  std::unordered_map<const void*, std::size_t> number_;  ///< of a parameter, as they were first met
-  std::vector<std::int64_t> numel_;
-  std::unordered_map<std::size_t, std::size_t> factor_of_;  ///< parameter -> piece of factors_
-  std::optional<State> kept_;
+  std::vector<Slot> slots_;
+  std::unordered_map<const void*, std::size_t> number_;  ///< of a parameter that was met, in slots_
 };
 
 }  // namespace cdgrab::torch

@@ -2,9 +2,11 @@
 #include "graph.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -62,7 +64,10 @@ Tensor parameter_behind(Node* node, std::size_t slot, std::vector<Node*>& chain)
 /// One assumption about the batch's place, followed through the graph.
 class Hypothesis {
  public:
-  Hypothesis(const std::vector<Node*>& nodes, std::int64_t batch) : nodes_(nodes), batch_(batch) {}
+  Hypothesis(const Graph& graph, std::int64_t batch) : nodes_(graph.nodes), batch_(batch) {
+    // One loss per example: the batch is where the graph begins.
+    if (!output_shape(graph.root, graph.output).empty()) places_[{graph.root, graph.output}] = Layout{0, 1};
+  }
 
   /// False, with the reason kept, if the assumption contradicts itself.
   bool follow(const std::map<Node*, Layout>& reductions) {
@@ -80,6 +85,8 @@ class Hypothesis {
     return found == places_.end() || found->first.first != node ? Place() : found->second;
   }
   [[nodiscard]] const std::string& reason() const { return reason_; }
+  /// Where the contradiction is.
+  [[nodiscard]] Node* culprit() const { return culprit_; }
 
  private:
   bool follow_edge(Node* node, std::size_t slot, const std::map<Node*, Layout>& reductions) {
@@ -91,19 +98,21 @@ class Hypothesis {
     } else if (const Place here = of(node)) {
       const auto found = place_in_input(node, slot, input, output_shape(node), *here, batch_);
       if (!found)
-        return refuse(fmt::format("{} does not keep the examples apart, or is not known", node->name()));
+        return refuse(node,
+                      fmt::format("{} does not keep the examples apart, or is not known", node->name()));
       place = *found;
     }
     const auto& edge = node->next_edge(slot);
     if (place && as_leaf(edge.function.get()) != nullptr)
-      return refuse(fmt::format("{} would give every example a parameter of its own", node->name()));
+      return refuse(node, fmt::format("{} would give every example a parameter of its own", node->name()));
     const auto [known, fresh] = places_.try_emplace({edge.function.get(), edge.input_nr}, place);
     if (fresh || known->second == place) return true;
-    return refuse(fmt::format("the examples stand in two places at {}", edge.function->name()));
+    return refuse(node, fmt::format("the examples stand in two places at {}", edge.function->name()));
   }
 
-  bool refuse(std::string reason) {
+  bool refuse(Node* node, std::string reason) {
     reason_ = std::move(reason);
+    culprit_ = node;
     return false;
   }
 
@@ -111,6 +120,7 @@ class Hypothesis {
   std::int64_t batch_;
   std::map<std::pair<Node*, std::uint32_t>, Place> places_;
   std::string reason_;
+  Node* culprit_ = nullptr;
 };
 
 /// Where the loss stops being a number: nodes with a scalar output and an input that is not one.
@@ -127,7 +137,7 @@ std::vector<Node*> reductions_of(const std::vector<Node*>& nodes) {
   return all;
 }
 
-std::vector<Layout> candidates(Node* reduction, const GraphOptions& options) {
+std::vector<Layout> candidates(Node* reduction, const BatchOptions& options) {
   std::vector<Layout> all;
   for (std::size_t slot = 0; slot < reduction->num_outputs(); ++slot) {
     if (reduction->next_edge(slot).function == nullptr) continue;
@@ -144,19 +154,47 @@ std::vector<Layout> candidates(Node* reduction, const GraphOptions& options) {
   return all;
 }
 
-[[noreturn]] void no_batch(const GraphOptions& options, const std::string& reason) {
-  throw UserError("observe",
-                  fmt::format("the {} examples cannot be told apart in this graph: {}. Check the batch "
-                              "size; name the axis with batch_axis; or give the vectors themselves to "
-                              "observe_gradients",
-                              options.batch, reason));
-}
+/// What the batch could not be followed to: the message, with the parameters below `culprit`.
+class Refusal {
+ public:
+  Refusal(const Graph& graph, const BatchOptions& options, const ParameterSet& parameters)
+      : graph_(graph), options_(options), parameters_(parameters) {}
+
+  [[noreturn]] void operator()(Node* culprit, const std::string& reason) const {
+    throw UserError(
+        "observe",
+        fmt::format("the {} examples cannot be told apart in this graph: {}. It concerns {}. Check the "
+                    "batch size; name the axis with batch_axis; leave these parameters out; or give "
+                    "the vectors themselves to observe_gradients",
+                    options_.batch, reason, concerned(culprit)));
+  }
+
+ private:
+  [[nodiscard]] std::string concerned(Node* culprit) const {
+    constexpr std::size_t kShown = 8;
+    const auto below = nodes_below(culprit);
+    const std::unordered_set<Node*> reached(below.begin(), below.end());
+    std::vector<std::string> names;
+    for (const Use& use : graph_.uses) {
+      const std::string name = parameters_.describe(use.parameter);
+      if (reached.contains(use.node) && std::find(names.begin(), names.end(), name) == names.end())
+        names.push_back(name);
+    }
+    const std::size_t all = names.size();
+    names.resize(std::min(all, kShown));
+    return fmt::format("{}{}", fmt::join(names, ", "),
+                       all > kShown ? fmt::format(" and {} more", all - kShown) : "");
+  }
+
+  const Graph& graph_;
+  const BatchOptions& options_;
+  const ParameterSet& parameters_;
+};
 
 /// Every way to place the batch at the reductions that does not contradict itself.
-std::vector<Hypothesis> consistent(const std::vector<Node*>& nodes, const GraphOptions& options,
-                                   std::string& reason) {
+std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& options, const Refusal& refuse) {
   std::vector<std::map<Node*, Layout>> choices = {{}};
-  for (Node* reduction : reductions_of(nodes)) {
+  for (Node* reduction : reductions_of(graph.nodes)) {
     std::vector<std::map<Node*, Layout>> longer;
     for (const auto& choice : choices)
       for (const Layout& layout : candidates(reduction, options)) {
@@ -164,19 +202,32 @@ std::vector<Hypothesis> consistent(const std::vector<Node*>& nodes, const GraphO
         longer.back()[reduction] = layout;
       }
     if (longer.empty())
-      no_batch(options,
-               fmt::format("no axis of what {} reduces is a multiple of the batch", reduction->name()));
+      refuse(reduction,
+             fmt::format("no axis of what {} reduces is a multiple of the batch", reduction->name()));
     choices = std::move(longer);
   }
   std::vector<Hypothesis> survivors;
+  std::optional<Hypothesis> first_refused;
   for (const auto& choice : choices) {
-    Hypothesis hypothesis(nodes, options.batch);
+    Hypothesis hypothesis(graph, options.batch);
     if (hypothesis.follow(choice))
       survivors.push_back(std::move(hypothesis));
-    else if (reason.empty())
-      reason = hypothesis.reason();
+    else if (!first_refused)
+      first_refused.emplace(std::move(hypothesis));
   }
+  if (survivors.empty()) refuse(first_refused->culprit(), first_refused->reason());
   return survivors;
+}
+
+/// The one place that all consistent assumptions give.
+Layout agreed_place(const std::vector<Hypothesis>& survivors, Node* node, const Refusal& refuse) {
+  const Place place = survivors.front().of(node);
+  if (!place) refuse(node, fmt::format("{} has no batch axis", node->name()));
+  for (const Hypothesis& other : survivors)
+    if (other.of(node) != place)
+      refuse(node, fmt::format("two axes at {} have the length of the batch, and no view tells them apart",
+                               node->name()));
+  return *place;
 }
 
 }  // namespace
@@ -190,44 +241,26 @@ at::IntArrayRef output_shape(Node* node, std::size_t output) {
   return C10_AS_INTARRAYREF_SLOW(node->input_metadata(output).shape_as_dim_vector());
 }
 
-namespace {
-
-/// The one place that all consistent assumptions give.
-Layout agreed_place(const std::vector<Hypothesis>& survivors, Node* node, const GraphOptions& options) {
-  const Place place = survivors.front().of(node);
-  if (!place) no_batch(options, fmt::format("{} has no batch axis", node->name()));
-  for (const Hypothesis& other : survivors)
-    if (other.of(node) != place)
-      no_batch(options,
-               fmt::format("two axes at {} have the length of the batch, and no view tells them apart",
-                           node->name()));
-  return *place;
-}
-
-}  // namespace
-
-Graph read_graph(const Tensor& loss, const GraphOptions& options) {
+Graph find_uses(const Tensor& loss, const ParameterSet& parameters) {
   Graph graph;
   graph.root = loss.grad_fn().get();
-  const std::vector<Node*> nodes = nodes_below(graph.root);
-  std::string reason;
-  std::vector<Hypothesis> survivors;
-  if (options.batch > 1) {
-    survivors = consistent(nodes, options, reason);
-    if (survivors.empty()) no_batch(options, reason);
-  }
-
-  for (Node* node : nodes) {
+  graph.output = static_cast<std::uint32_t>(loss.output_nr());
+  graph.nodes = nodes_below(graph.root);
+  for (Node* node : graph.nodes) {
     if (as_leaf(node) != nullptr || rearranges(node->name())) continue;
     for (std::size_t slot = 0; slot < node->num_outputs(); ++slot) {
       Use use{node, slot, {}, {}, {}};
       if (node->next_edge(slot).function != nullptr) use.parameter = parameter_behind(node, slot, use.chain);
-      if (!use.parameter.defined()) continue;
-      if (options.batch > 1) use.layout = agreed_place(survivors, node, options);
-      graph.uses.push_back(std::move(use));
+      if (use.parameter.defined() && parameters.contains(use.parameter)) graph.uses.push_back(std::move(use));
     }
   }
   return graph;
+}
+
+void place_batch(Graph& graph, const BatchOptions& options, const ParameterSet& parameters) {
+  const Refusal refuse(graph, options, parameters);
+  const auto survivors = consistent(graph, options, refuse);
+  for (Use& use : graph.uses) use.layout = agreed_place(survivors, use.node, refuse);
 }
 
 }  // namespace cdgrab::torch

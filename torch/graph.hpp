@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cdgrab/torch/parameter_set.hpp"
 #include "layout.hpp"
 
 namespace cdgrab::torch {
@@ -22,18 +23,23 @@ struct Use {
 
 struct Graph {
   Node* root = nullptr;
+  std::uint32_t output = 0;  ///< of the root that the loss is
+  std::vector<Node*> nodes;  ///< consumers before producers
   std::vector<Use> uses;
 };
 
-struct GraphOptions {
+/// The uses of the parameters that count, not knowing yet where the batch is.
+Graph find_uses(const Tensor& loss, const ParameterSet& parameters);
+
+struct BatchOptions {
   std::int64_t batch = 0;
   /// The dimension of the loss's input that holds the examples; -1: found out, or refused if two are
   /// possible.
   std::int64_t batch_axis = -1;
 };
 
-/// Throws UserError with everything that cannot be attributed: node, parameter, remedy.
-Graph read_graph(const Tensor& loss, const GraphOptions& options);
+/// Gives every use its layout. Throws UserError with the parameters that cannot be attributed and a remedy.
+void place_batch(Graph& graph, const BatchOptions& options, const ParameterSet& parameters);
 
 /// The shape of the gradient that `node` sends along edge `slot`.
 at::IntArrayRef edge_shape(Node* node, std::size_t slot);

@@ -147,6 +147,12 @@ Found attention(const Question& q) {
 
 Found embedding(const Question& /*q*/) { return kNoBatch; }
 
+/// The loss of each example or position from its class scores, which stand along dimension 1.
+Found class_scores(const Question& q) {
+  if (q.slot > 0) return kNoBatch;
+  return at_dim(q.layout.dim == 0 ? 0 : q.layout.dim + 1, q.layout.inner);
+}
+
 /// Pieces of a tensor along a dimension, or several tensors put together along one.
 Found pieces(const Question& q) {
   const auto dim = static_cast<std::size_t>(q.layout.dim);
@@ -235,6 +241,8 @@ const std::unordered_map<std::string, Answer>& answers() {
       {"ScaledDotProductEfficientAttentionBackward0", attention},
       {"ScaledDotProductFlashAttentionBackward0", attention},
       {"EmbeddingBackward0", embedding},
+      {"NllLossBackward0", class_scores},
+      {"NllLoss2DBackward0", class_scores},
       {"SplitBackward0", pieces},
       {"SplitWithSizesBackward0", pieces},
       {"SliceBackward0", pieces},

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cdgrab/error.hpp"
+#include "cdgrab/stopwatch.hpp"
 #include "rules.hpp"
 
 namespace cdgrab::torch {
@@ -46,17 +47,16 @@ void check_loss(const Tensor& loss, std::int64_t batch) {
 }
 
 /// All that no rule covers, in one message.
-void check_rules(const Graph& graph) {
+void check_rules(const Graph& graph, const ParameterSet& parameters) {
   std::set<std::string> missing;
   for (const Use& use : graph.uses)
-    if (rule_for(use.node->name()) == nullptr)
-      missing.insert(fmt::format("{} with a parameter of shape {}", use.node->name(),
-                                 fmt::join(use.parameter.sizes(), "x")));
+    if (rule_for(use) == nullptr)
+      missing.insert(fmt::format("{} with {}", use.node->name(), parameters.describe(use.parameter)));
   if (missing.empty()) return;
   throw UserError(
       "observe",
-      fmt::format("no rule covers: {}. Leave these parameters out with a selection, or give the vectors "
-                  "themselves to observe_gradients",
+      fmt::format("no rule covers: {}. Leave these parameters out (ObserveOptions::parameters), or give "
+                  "the vectors themselves to observe_gradients",
                   fmt::join(missing, "; ")));
 }
 
@@ -66,25 +66,28 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
                                                 const ObserveOptions& options, Finish finish) {
   check_loss(loss, batch);
   const at::NoGradGuard no_grad;
-  Graph graph = read_graph(loss, {batch, options.batch_axis});
-  if (options.select)
-    std::erase_if(graph.uses, [&](const Use& use) { return !options.select(use.parameter); });
+  Graph graph = find_uses(loss, options.parameters);
   if (graph.uses.empty())
-    throw UserError("observe",
-                    "the loss depends on no parameter that counts; check requires_grad and the selection");
-  if (batch > 1) check_rules(graph);
+    throw UserError(
+        "observe",
+        "the loss depends on no parameter that counts; check requires_grad and ObserveOptions::parameters");
+  if (batch > 1) {
+    check_rules(graph, options.parameters);
+    place_batch(graph, {batch, options.batch_axis}, options.parameters);
+  }
 
   auto observation = std::make_shared<Observation>();
   observation->batch_ = batch;
   observation->sum_ = options.sum;
   observation->per_example_ = loss.dim() == 1;
+  observation->budget_ = options.budget;
   observation->finish_ = std::move(finish);
   observation->expect(graph);
-  const auto output = static_cast<std::size_t>(loss.output_nr());
   const auto hook = [&](Node* node, Hook::Action action) {
     node->add_pre_hook(std::make_unique<Hook>(observation, std::move(action)));
   };
-  hook(graph.root, [output](Observation& o, const variable_list& g) { o.begin(g.at(output)); });
+  hook(graph.root,
+       [output = graph.output](Observation& o, const variable_list& g) { o.begin(g.at(output)); });
   for (const auto& [node, uses] : observation->uses_)
     hook(node, [node = node](Observation& o, const variable_list& g) { o.visit(node, g); });
   return observation;
@@ -95,7 +98,7 @@ void Observation::expect(const Graph& graph) {
     uses_[use.node].push_back(use);
     const auto [at, fresh] = index_.try_emplace(use.parameter.unsafeGetTensorImpl(), collected_.size());
     if (fresh) collected_.push_back({use.parameter, 0, std::nullopt});
-    ++collected_[at->second].uses;
+    ++collected_[at->second].left;
   }
   left_ = uses_.size();
 }
@@ -106,10 +109,13 @@ void Observation::begin(const Tensor& upstream) {
     throw UserError("observe",
                     "backward ran twice through an observed loss; observe it again before the second one");
   begun_ = true;
+  const double factor = sum_ ? 1.0 : static_cast<double>(batch_);
   if (per_example_)
     scale_ = upstream.reciprocal();
-  else
-    alpha_ = (sum_ ? 1.0 : static_cast<double>(batch_)) / upstream.item<double>();
+  else if (upstream.is_cpu())
+    alpha_ = factor / upstream.item<double>();
+  else  // the number stays where it is: reading it would wait for the device
+    scale_ = (upstream.reciprocal() * factor).expand({batch_});
   ::torch::autograd::Engine::get_default_engine().queue_callback(
       [self = shared_from_this()] { self->end(); });
 }
@@ -118,22 +124,41 @@ void Observation::visit(Node* node, const variable_list& gradients) {
   const std::lock_guard lock(mutex_);
   --left_;
   if (!gradients.at(0).defined()) return;
+  const Stopwatch watch(&seconds_);
   for (const Use& use : uses_.at(node)) {
     const Moment moment{node, use.slot, gradients, use.layout, batch_};
-    const Rule rule = batch_ == 1 ? whole_gradient : rule_for(node->name());
+    const Rule rule = batch_ == 1 ? whole_gradient : rule_for(use);
     Contribution contribution = through_chain(rule(moment), use);
     collect(collected_[index_.at(use.parameter.unsafeGetTensorImpl())], std::move(contribution));
   }
 }
 
-/// Several uses of one parameter add up before any product is taken, which only rows can.
-void Observation::collect(Collected& to, Contribution contribution) const {
-  if (to.uses == 1 && contribution.prefers_factors()) {
-    to.sum = scale_.defined() ? contribution.scaled(scale_) : contribution.scaled(alpha_);
-    return;
-  }
-  const Tensor rows = scale_.defined() ? contribution.scaled(scale_).rows() : contribution.rows(alpha_);
-  to.sum = Contribution::of_rows(to.sum ? to.sum->rows().add_(rows) : rows);
+/// Several uses of one parameter add up before any product is taken.
+void Observation::collect(Collected& to, Contribution contribution) {
+  if (to.sum)
+    to.sum->add(std::move(contribution));
+  else
+    to.sum = std::move(contribution);
+  if (--to.left == 0)
+    complete(to);
+  else if (to.sum->factor_bytes() > to.sum->row_bytes())
+    form_within_budget(*to.sum);
+}
+
+void Observation::complete(Collected& collected) {
+  collected.sum->merge();
+  if (scale_.defined())
+    collected.sum->scale(scale_);
+  else
+    collected.sum->scale(alpha_);
+  if (collected.sum->prefers_rows()) form_within_budget(*collected.sum);
+}
+
+void Observation::form_within_budget(Contribution& sum) {
+  const std::size_t more = sum.has_rows() ? 0 : sum.row_bytes();
+  if (sum.is_rows() || more > budget_) return;
+  budget_ -= more;
+  sum.form();
 }
 
 void Observation::end() {
@@ -143,9 +168,12 @@ void Observation::end() {
                                 "losses whose whole graph is differentiated",
                                 left_, uses_.size()));
   const at::NoGradGuard no_grad;
-  Observed observed{batch_, {}};
-  for (Collected& c : collected_)
-    if (c.sum) observed.parameters.push_back({c.parameter, std::move(*c.sum)});
+  Observed observed{batch_, {}, seconds_};
+  for (Collected& c : collected_) {
+    if (!c.sum) continue;
+    if (c.left > 0) complete(c);  // a use that no gradient reached
+    observed.parameters.push_back({c.parameter, std::move(*c.sum)});
+  }
   collected_.clear();
   finish_(std::move(observed));
 }

@@ -25,6 +25,7 @@ struct ParameterGradients {
 struct Observed {
   std::int64_t batch = 0;
   std::vector<ParameterGradients> parameters;
+  double seconds = 0.0;  ///< spent in hooks
 };
 
 class Observation : public std::enable_shared_from_this<Observation> {
@@ -39,20 +40,23 @@ class Observation : public std::enable_shared_from_this<Observation> {
  private:
   struct Collected {
     Tensor parameter;
-    std::size_t uses = 0;
-    std::optional<Contribution> sum;  ///< of the uses that have run
+    std::size_t left = 0;             ///< uses that have not run
+    std::optional<Contribution> sum;  ///< of those that have
   };
   class Hook;
 
   void expect(const Graph& graph);
   void begin(const Tensor& upstream);
   void visit(Node* node, const variable_list& gradients);
-  void collect(Collected& to, Contribution contribution) const;
+  void collect(Collected& to, Contribution contribution);
+  void complete(Collected& collected);
+  void form_within_budget(Contribution& sum);
   void end();
 
   std::int64_t batch_ = 0;
   bool sum_ = false;
   bool per_example_ = false;
+  std::size_t budget_ = 0;  ///< what is left of it
   Finish finish_;
   bool begun_ = false;
   Tensor scale_;        ///< (B): what turns an arriving gradient into the example's vector
@@ -61,7 +65,8 @@ class Observation : public std::enable_shared_from_this<Observation> {
   std::vector<Collected> collected_;
   std::unordered_map<const void*, std::size_t> index_;  ///< of a parameter in collected_
   std::size_t left_ = 0;                                ///< nodes that have not run
-  std::mutex mutex_;                                    ///< devices run their nodes on threads of their own
+  double seconds_ = 0.0;
+  std::mutex mutex_;  ///< devices run their nodes on threads of their own
 };
 
 }  // namespace cdgrab::torch

@@ -3,12 +3,35 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 #include "cdgrab/error.hpp"
 
 namespace cdgrab::torch {
 namespace {
+
+/// Output dimension k of the node is input dimension result[k]; empty for one that keeps their order.
+std::vector<std::int64_t> permutation_of(Node* node) {
+  const std::string name = node->name();
+  const auto rank = static_cast<std::int64_t>(output_shape(node).size());
+  const auto up = [rank](std::int64_t dim) { return dim < 0 ? dim + rank : dim; };
+  std::vector<std::int64_t> dims;
+  if (name == "PermuteBackward0") {
+    for (const std::int64_t dim : static_cast<nodes::PermuteBackward0*>(node)->dims) dims.push_back(up(dim));
+    return dims;
+  }
+  if (name != "TBackward0" && name != "TransposeBackward0") return {};
+  for (std::int64_t dim = 0; dim < rank; ++dim) dims.push_back(dim);
+  if (name == "TBackward0") {
+    std::reverse(dims.begin(), dims.end());
+  } else {
+    const auto* swap = static_cast<nodes::TransposeBackward0*>(node);
+    std::swap(dims[static_cast<std::size_t>(up(swap->dim0))], dims[static_cast<std::size_t>(up(swap->dim1))]);
+  }
+  return dims;
+}
 
 /// Rows of `shape`, seen through one node on the way to the parameter; `shape` becomes the node's input's.
 Tensor rearrange(const Tensor& rows, Node* node, std::vector<std::int64_t>& shape) {
@@ -18,21 +41,10 @@ Tensor rearrange(const Tensor& rows, Node* node, std::vector<std::int64_t>& shap
   full.insert(full.end(), shape.begin(), shape.end());
   Tensor shaped = rows.view(full);
   const std::string name = node->name();
-  if (name == "TBackward0") shaped = shaped.dim() == 3 ? shaped.transpose(1, 2) : shaped;
-  if (name == "TransposeBackward0") {
-    const auto* swap = static_cast<nodes::TransposeBackward0*>(node);
-    const auto rank = static_cast<std::int64_t>(shape.size());
-    const auto up = [rank](std::int64_t dim) { return (dim < 0 ? dim + rank : dim) + 1; };
-    shaped = shaped.transpose(up(swap->dim0), up(swap->dim1));
-  }
-  if (name == "PermuteBackward0") {
-    // Output dimension k is input dimension dims[k]; the gradient goes the other way.
-    const auto& dims = static_cast<nodes::PermuteBackward0*>(node)->dims;
+  if (const auto dims = permutation_of(node); !dims.empty()) {
     std::vector<std::int64_t> inverse(dims.size() + 1);
-    for (std::size_t k = 0; k < dims.size(); ++k) {
-      const std::int64_t dim = dims[k] < 0 ? dims[k] + static_cast<std::int64_t>(dims.size()) : dims[k];
-      inverse[static_cast<std::size_t>(dim) + 1] = static_cast<std::int64_t>(k) + 1;
-    }
+    for (std::size_t k = 0; k < dims.size(); ++k)
+      inverse[static_cast<std::size_t>(dims[k]) + 1] = static_cast<std::int64_t>(k) + 1;
     shaped = shaped.permute(inverse);
   }
   if (name == "ExpandBackward0") {
@@ -50,7 +62,42 @@ Tensor rearrange(const Tensor& rows, Node* node, std::vector<std::int64_t>& shap
   return shaped.reshape({b, -1});
 }
 
-bool swaps(Node* node) { return node->name() == "TBackward0" || node->name() == "TransposeBackward0"; }
+/// The dimensions that matter for the order of the entries.
+std::vector<std::int64_t> without_ones(at::IntArrayRef shape) {
+  std::vector<std::int64_t> dims;
+  for (const std::int64_t dim : shape)
+    if (dim != 1) dims.push_back(dim);
+  return dims;
+}
+
+/// Whether the way from the edge to the parameter turns a matrix over (true), leaves the entries in their
+/// order (false), or does something else. The rule has summed over a leading dimension that was expanded:
+/// the matrix has `entries` without it.
+std::optional<bool> turns_matrix(const Use& use, std::int64_t entries) {
+  bool turned = false;
+  for (Node* node : use.chain) {
+    const std::string name = node->name();
+    const auto above = output_shape(node);
+    const auto below = edge_shape(node, 0);
+    const auto dims = permutation_of(node);
+    if (name == "SliceBackward0" || name == "SelectBackward0") {
+      if (without_ones(above) != without_ones(below)) return std::nullopt;
+    } else if (dims.empty()) {
+      const bool same = name == "ExpandBackward0" || without_ones(above) == without_ones(below);
+      if (turned && !same) return std::nullopt;
+    } else {
+      std::vector<std::int64_t> order;
+      for (std::size_t k = 0; k < dims.size(); ++k)
+        if (above[k] != 1) order.push_back(dims[k]);
+      const bool expanded = c10::multiply_integers(above) != entries;
+      if (expanded && dims.front() == 0) order.erase(order.begin());
+      if (std::is_sorted(order.begin(), order.end())) continue;
+      if (order.size() != 2) return std::nullopt;
+      turned = !turned;
+    }
+  }
+  return turned;
+}
 
 }  // namespace
 
@@ -71,24 +118,27 @@ Contribution whole_gradient(const Moment& moment) {
 
 Contribution through_chain(Contribution contribution, const Use& use) {
   if (!contribution.is_rows()) {
-    // A matrix stays one under casts, copies, views that keep its shape and expansions that the rule
-    // has summed over already; transposes swap its factors.
-    const bool matrix = use.parameter.dim() == 2;
-    bool odd = false;
-    for (Node* node : use.chain) odd = odd != swaps(node);
-    if (matrix && !(odd && contribution.is_lookup())) return odd ? contribution.transposed() : contribution;
-    contribution = Contribution::of_rows(contribution.rows());
+    const Factors& f = contribution.factors();
+    const auto turned = turns_matrix(use, f.m * f.n);
+    if (turned == false) return contribution;
+    if (turned == true && !f.is_lookup()) return Contribution::of_factors(f.transposed());
+    contribution.form();
   }
   const auto edge = edge_shape(use.node, use.slot);
   std::vector<std::int64_t> shape(edge.begin(), edge.end());
   Tensor rows = contribution.rows();
+  if (rows.size(1) != c10::multiply_integers(shape))
+    throw InvariantError("observe", fmt::format("{} was given an expanded parameter in a way that its rule "
+                                                "cannot follow",
+                                                use.node->name()));
   for (Node* node : use.chain) rows = rearrange(rows, node, shape);
   return Contribution::of_rows(rows);
 }
 
 Contribution broadcast_rows(const Moment& moment, const Tensor& gradient) {
   // (B, the output's dimensions but the batch's): what shares the batch's dimension is summed over.
-  const Tensor summed = batch_first(gradient, moment.layout, moment.batch).sum(1);
+  const Tensor by_example = batch_first(gradient, moment.layout, moment.batch);
+  const Tensor summed = by_example.size(1) == 1 ? by_example.squeeze(1) : by_example.sum(1);
   const at::IntArrayRef shape = edge_shape(moment.node, moment.slot);
   std::vector<std::int64_t> target = {moment.batch};
   const std::int64_t rank = gradient.dim();
@@ -100,7 +150,7 @@ Contribution broadcast_rows(const Moment& moment, const Tensor& gradient) {
   return Contribution::of_rows(at::sum_to(summed, target).reshape({moment.batch, -1}));
 }
 
-Rule rule_for(const std::string& node) {
+Rule rule_for(const Use& use) {
   static const std::unordered_map<std::string, Rule> kRules = {
       {"AddmmBackward0", addmm_rule},
       {"MmBackward0", mm_rule},
@@ -117,7 +167,10 @@ Rule rule_for(const std::string& node) {
       {"MulBackward0", mul_rule},
       {"DivBackward0", div_rule},
   };
-  const auto found = kRules.find(node);
+  const std::string name = use.node->name();
+  if (name == "ConvolutionBackward0" && static_cast<nodes::ConvolutionBackward0*>(use.node)->transposed)
+    return nullptr;
+  const auto found = kRules.find(name);
   return found == kRules.end() ? nullptr : found->second;
 }
 

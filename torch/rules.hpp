@@ -32,8 +32,8 @@ using Rule = Contribution (*)(const Moment&);
 /// A batch of one: what the node itself sends along the edge is the example's.
 Contribution whole_gradient(const Moment& moment);
 
-/// Null for a node that no rule covers.
-Rule rule_for(const std::string& node);
+/// Null for a use that no rule covers.
+Rule rule_for(const Use& use);
 
 Contribution addmm_rule(const Moment& moment);
 Contribution mm_rule(const Moment& moment);

@@ -6,9 +6,11 @@
 
 #include <cstring>
 #include <list>
+#include <unordered_set>
 #include <utility>
 
 #include "cdgrab/error.hpp"
+#include "cdgrab/stopwatch.hpp"
 #include "ghost_geometry.hpp"
 
 namespace cdgrab::torch {
@@ -17,7 +19,8 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(std::size_t examples, std::string_view spec, SamplerOptions options,
        std::unique_ptr<GhostGeometry> geometry)
-      : geometry_(geometry.get()),
+      : record_timings_(options.record_timings),
+        geometry_(geometry.get()),
         core_(examples, parse_spec(spec), std::move(options), std::move(geometry)) {}
 
   void observe(const at::Tensor& loss, std::vector<Index> examples, const ObserveOptions& options);
@@ -32,6 +35,8 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
   /// Stands for the k-th tensor of vectors that are given, from call to call.
   const at::Tensor& given(std::size_t k, const at::Tensor& rows);
 
+  bool record_timings_;
+  ObserveTimings timings_;
   GhostGeometry* geometry_;
   cdgrab::Sampler core_;
   std::size_t missed_ = 0;
@@ -72,13 +77,22 @@ void Sampler::Impl::drop_missed() {
 
 std::vector<Index> Sampler::Impl::oldest(std::size_t count) {
   drop_missed();
-  std::size_t spoken_for = 0;
-  for (const Waiting& w : waiting_) spoken_for += w.examples.size();
-  return core_.oldest_outstanding(spoken_for, count);
+  const auto unit_of = [this](Index example) { return example / core_.spec().unit; };
+  std::unordered_multiset<std::size_t> spoken_for;
+  for (const Waiting& w : waiting_)
+    for (const Index example : w.examples) spoken_for.insert(unit_of(example));
+  auto all = core_.oldest_outstanding(0, spoken_for.size() + count);
+  std::erase_if(all, [&](Index example) {
+    const auto found = spoken_for.find(unit_of(example));
+    return found != spoken_for.end() && (spoken_for.erase(found), true);
+  });
+  all.resize(count);
+  return all;
 }
 
 void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
                             const ObserveOptions& options) {
+  const Stopwatch watch(record_timings_ ? &timings_.walk : nullptr);
   auto place = waiting_.insert(waiting_.end(), {{}, examples});
   try {
     place->observation =
@@ -97,7 +111,11 @@ void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
 }
 
 void Sampler::Impl::observe_now(Observed&& observed, const std::vector<Index>& examples) {
-  if (core_.spec().balances()) geometry_->set_block(std::move(observed));
+  timings_.gradients += observed.seconds;
+  if (core_.spec().balances()) {
+    const Stopwatch watch(record_timings_ ? &timings_.gradients : nullptr);
+    geometry_->set_block(std::move(observed));
+  }
   core_.observe_block(examples);
 }
 
@@ -127,12 +145,9 @@ void Sampler::observe(const at::Tensor& loss, std::int64_t batch, const ObserveO
 void Sampler::observe(const at::Tensor& loss, const std::vector<std::size_t>& examples,
                       const ObserveOptions& options) {
   std::vector<Index> named;
-  for (const std::size_t example : examples) {
-    if (example >= impl_->core_.examples())
-      throw UserError("Sampler::observe",
-                      fmt::format("example {} of {}; allowed are 0..n-1", example, impl_->core_.examples()));
-    named.push_back(static_cast<Index>(example));
-  }
+  for (const std::size_t example : examples)
+    named.push_back(static_cast<Index>(std::min<std::size_t>(example, kMaxExamples)));
+  impl_->core_.check_outstanding(named);
   impl_->observe(loss, std::move(named), options);
 }
 
@@ -140,7 +155,7 @@ void Sampler::observe_gradients(const std::vector<at::Tensor>& rows) {
   const at::NoGradGuard no_grad;
   if (rows.empty())
     throw UserError("Sampler::observe_gradients", "no tensors; give B x d, or B x .. per parameter");
-  Observed observed{rows.front().dim() == 0 ? 0 : rows.front().size(0), {}};
+  Observed observed{rows.front().dim() == 0 ? 0 : rows.front().size(0), {}, 0.0};
   for (const at::Tensor& r : rows)
     if (r.dim() < 1 || r.size(0) != observed.batch || r.size(0) == 0)
       throw UserError(
@@ -157,7 +172,7 @@ void Sampler::observe_gradients(const std::vector<at::Tensor>& rows) {
 void Sampler::observe_microbatch(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> rows;
   for (const at::Tensor& p : parameters)
-    if (p.grad().defined()) rows.push_back(p.grad().unsqueeze(0));
+    rows.push_back((p.grad().defined() ? p.grad() : at::zeros_like(p)).unsqueeze(0));
   observe_gradients(rows);
 }
 
@@ -167,6 +182,18 @@ void Sampler::end_epoch() {
 }
 
 std::size_t Sampler::missed_backwards() const { return impl_->missed_; }
+
+ObserveTimings Sampler::timings() const {
+  ObserveTimings all = impl_->timings_;
+  if (!impl_->record_timings_) return {};
+  const FactorGeometry& factors = impl_->geometry_->factors();
+  const Timings core = impl_->core_.timings();
+  all.products = factors.measuring();
+  all.update = factors.applying();
+  all.signs = core.balance - all.products - all.update;
+  all.order = core.order;
+  return all;
+}
 
 cdgrab::Sampler& Sampler::core() { return impl_->core_; }
 

@@ -38,6 +38,10 @@ class CompositeGeometry : public Geometry {
   void save(State& state) const override;
   void load(const State& state) override;
 
+ protected:
+  /// Of the registers.
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+
  private:
   std::vector<Part> parts_;
   std::vector<std::string> names_;

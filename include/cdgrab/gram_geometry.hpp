@@ -46,9 +46,11 @@ class GramGeometry : public Geometry {
   /// To be called when registers have been loaded.
   void set_live(std::vector<bool> live);
 
-  /// All inner products of the basis, a symmetric matrix row by row, rows + live.size() square. Rows
-  /// that are not finite may have any product that is not finite.
-  virtual void measure(std::span<const Register> live, std::span<double> gram) = 0;
+  /// Inner products of the basis, a symmetric matrix row by row, rows + live.size() square: those of the
+  /// rows with everything, and those of `centring` (some of the live ones) with every live register. The
+  /// others are not looked at. Rows that are not finite may have any product that is not finite.
+  virtual void measure(std::span<const Register> live, std::span<const Register> centring,
+                       std::span<double> gram) = 0;
   /// Carries the changes out, all at once: each from the registers as they were. A weight of exactly 0
   /// means that the row plays no part, whatever it holds.
   virtual void apply(std::span<const Register> live, std::span<const Change> changes) = 0;
@@ -67,6 +69,9 @@ class GramGeometry : public Geometry {
   };
 
   void measure_once();
+  void remeasure();
+  bool lacks_products(const Symbol& symbol);
+  [[nodiscard]] Symbol with_products(std::vector<double> weights) const;
   void blend_registers(Register target, double scale, const Operand& operand);
   void settle();
   [[nodiscard]] std::size_t basis_index(const Operand& operand) const;
@@ -77,6 +82,9 @@ class GramGeometry : public Geometry {
 
   std::vector<std::string> names_;
   std::vector<bool> live_;  ///< per register
+  /// Per register: it has been part of a vector of a group (a mean, a carry), so that its products with
+  /// other registers matter. Most never are.
+  std::vector<bool> centring_;
   std::size_t rows_ = 0;
   bool measured_ = false;
   std::vector<Register> basis_registers_;

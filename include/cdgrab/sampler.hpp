@@ -123,6 +123,8 @@ class Sampler {
   /// An example of each of the `count` oldest outstanding units after the first `skip`. Throws UserError if
   /// there are not that many.
   [[nodiscard]] std::vector<Index> oldest_outstanding(std::size_t skip, std::size_t count) const;
+  /// Throws UserError if observe() would refuse these names now.
+  void check_outstanding(std::span<const Index> examples);
   /// Null until vectors have been seen, unless one was passed in.
   [[nodiscard]] Geometry* geometry();
 

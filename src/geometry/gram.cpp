@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "cdgrab/gram_geometry.hpp"
@@ -14,6 +15,7 @@ std::size_t GramGeometry::group_size(bool /*differences*/, bool /*root*/) const 
 void GramGeometry::declare(std::vector<std::string> names) {
   names_ = std::move(names);
   live_.assign(names_.size(), false);
+  centring_.assign(names_.size(), false);
 }
 
 std::vector<Register> GramGeometry::live() const {
@@ -37,14 +39,45 @@ void GramGeometry::begin_block(std::size_t rows) {
 void GramGeometry::measure_once() {
   if (measured_) return;
   basis_registers_ = live();
-  const std::size_t size = rows_ + basis_registers_.size();
-  gram_.assign(size * size, 0.0);
-  measure(basis_registers_, gram_);
+  remeasure();
   registers_.assign(names_.size(), std::nullopt);
   changed_.assign(names_.size(), false);
   for (std::size_t j = 0; j < basis_registers_.size(); ++j)
     registers_[basis_registers_[j]] = symbol_of(Operand::reg(basis_registers_[j]));
   measured_ = true;
+}
+
+void GramGeometry::remeasure() {
+  const std::size_t size = rows_ + basis_registers_.size();
+  std::vector<Register> centring;
+  std::copy_if(basis_registers_.begin(), basis_registers_.end(), std::back_inserter(centring),
+               [this](Register r) { return centring_[r]; });
+  std::vector<double> gram(size * size);
+  measure(basis_registers_, centring, gram);
+  // A row that was not finite stays so, also where the first measure has taken it out.
+  for (std::size_t i = 0; measured_ && i < rows_; ++i)
+    if (!std::isfinite(gram_[i * size + i])) gram[i * size + i] = gram_[i * size + i];
+  gram_ = std::move(gram);
+}
+
+/// Whether a vector is made of a register that no vector was made of before; remembers it.
+bool GramGeometry::lacks_products(const Symbol& symbol) {
+  bool lacks = false;
+  for (std::size_t j = 0; j < basis_registers_.size(); ++j) {
+    if (symbol.weights[rows_ + j] == 0.0 || centring_[basis_registers_[j]]) continue;
+    centring_[basis_registers_[j]] = true;
+    lacks = true;
+  }
+  return lacks;
+}
+
+GramGeometry::Symbol GramGeometry::with_products(std::vector<double> weights) const {
+  Symbol symbol{std::move(weights), std::vector<double>(rows_ + basis_registers_.size())};
+  const std::size_t size = symbol.weights.size();
+  for (std::size_t i = 0; i < size; ++i)
+    if (symbol.weights[i] != 0.0)
+      for (std::size_t j = 0; j < size; ++j) symbol.products[j] += symbol.weights[i] * gram_[i * size + j];
+  return symbol;
 }
 
 std::size_t GramGeometry::basis_index(const Operand& operand) const {
@@ -83,13 +116,20 @@ double GramGeometry::product(const Member& x, const Symbol& y) const {
 void GramGeometry::form(std::span<const Vector> group) {
   measure_once();
   group_.clear();
+  bool lacking = false;
   for (const Vector& v : group) {
     Member& member = group_.emplace_back();
     member.symbol = symbol_of(v.first);
     if (v.has_second) add(member.symbol, -1.0, symbol_of(v.second));
     for (std::size_t j = 0; j < member.symbol.weights.size(); ++j)
       if (member.symbol.weights[j] != 0.0) member.nonzero.push_back(j);
+    lacking = lacks_products(member.symbol) || lacking;
   }
+  if (!lacking) return;
+  remeasure();
+  for (Member& member : group_) member.symbol = with_products(std::move(member.symbol.weights));
+  for (auto& r : registers_)
+    if (r) r = with_products(std::move(r->weights));
 }
 
 void GramGeometry::products(std::span<const Register> against, Wanted wanted, Products& out) {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -68,11 +69,20 @@ class PlainGram final : public GramGeometry {
   }
 
  protected:
-  void measure(std::span<const Register> live, std::span<double> gram) override {
+  void measure(std::span<const Register> live, std::span<const Register> centring,
+               std::span<double> gram) override {
     const std::vector<Plain> all = basis(live);
     for (std::size_t i = 0; i < all.size(); ++i)
       for (std::size_t j = 0; j < all.size(); ++j)
         for (std::size_t c = 0; c < dim_; ++c) gram[i * all.size() + j] += all[i][c] * all[j][c];
+    // What was not asked for must not be looked at.
+    const auto asked = [&](Register r) {
+      return std::find(centring.begin(), centring.end(), r) != centring.end();
+    };
+    for (std::size_t i = 0; i < live.size(); ++i)
+      for (std::size_t j = 0; j < live.size(); ++j)
+        if (!asked(live[i]) && !asked(live[j]))
+          gram[(block_size() + i) * all.size() + block_size() + j] = std::nan("");
   }
   void apply(std::span<const Register> live, std::span<const Change> changes) override {
     const std::vector<Plain> all = basis(live);

@@ -2,6 +2,9 @@
 // The vectors that observe() reads off the graph against gradients of one example at a time.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <utility>
+
 #include "cdgrab/torch/gradient_geometry.hpp"
 #include "models/models.hpp"
 
@@ -87,39 +90,202 @@ INSTANTIATE_TEST_SUITE_P(Models, Observe,
                                   (std::get<2>(instance.param) ? "Double" : "Float");
                          });
 
-/// docs/math.md, section 6: every row of the batch has its own copy of the parameters.
-TEST(Observe, WithBatchNormAnExamplesVectorIsItsShareOfTheBatchsGradient) {
+/// The oracle of docs/math.md, section 6, for models in which examples meet: each row of the batch has its
+/// own copy of the parameters. A layer is written twice, once for parameters shared by all rows and once for
+/// (B, ..) copies.
+struct Layers {
+  bool copies;
+
+  [[nodiscard]] Tensor linear(const Tensor& x, const Tensor& w) const {
+    return copies ? at::einsum("bi,boi->bo", {x, w}) : at::linear(x, w);
+  }
+  [[nodiscard]] Tensor convolution(const Tensor& x, const Tensor& w) const {
+    if (!copies) return at::conv2d(x, w, {}, 1, 1);
+    const auto b = x.size(0);
+    const Tensor grouped =
+        at::conv2d(x.reshape({1, -1, x.size(2), x.size(3)}), w.flatten(0, 1), {}, 1, 1, 1, b);
+    return grouped.view({b, -1, grouped.size(2), grouped.size(3)});
+  }
+  [[nodiscard]] Tensor batch_norm(const Tensor& x, const Tensor& w, const Tensor& shift) const {
+    if (!copies) return at::batch_norm(x, w, shift, {}, {}, true, 0.1, 1e-5, false);
+    std::vector<std::int64_t> over = {0};
+    std::vector<std::int64_t> shape = {x.size(0), x.size(1)};
+    for (std::int64_t d = 2; d < x.dim(); ++d) {
+      over.push_back(d);
+      shape.push_back(1);
+    }
+    const Tensor normal =
+        (x - x.mean(over, true)) / (x.var(over, /*unbiased=*/false, /*keepdim=*/true) + 1e-5).sqrt();
+    return normal * w.view(shape) + shift.view(shape);
+  }
+  /// A bare parameter, against one row per example.
+  [[nodiscard]] Tensor add(const Tensor& x, const Tensor& p) const { return x + p; }
+};
+
+struct Coupled {
+  std::string name;
+  std::vector<std::vector<std::int64_t>> shapes;
+  std::vector<std::int64_t> input;
+  std::function<Tensor(const Layers&, const std::vector<Tensor>&, const Tensor&)> forward;
+};
+
+std::vector<Coupled> coupled_models() {
+  return {
+      {"BatchNormMlp",
+       {{4, 5}, {4}, {4}, {3, 4}},
+       {5},
+       [](const Layers& f, const std::vector<Tensor>& p, const Tensor& x) {
+         return f.linear(at::relu(f.batch_norm(f.linear(x, p[0]), p[1], p[2])), p[3]);
+       }},
+      // A residual block with batch norm, in-place ReLU and dropout, a layer used twice, a bare parameter.
+      {"ResidualBlock",
+       {{4, 4, 3, 3}, {4}, {4}, {4, 4, 3, 3}, {4}, {4}, {6, 6}, {4, 6}, {6}},
+       {4, 6, 5},
+       [](const Layers& f, const std::vector<Tensor>& p, const Tensor& x) {
+         Tensor h = f.batch_norm(f.convolution(x, p[0]), p[1], p[2]).relu_();
+         h = (f.batch_norm(f.convolution(h, p[3]), p[4], p[5]) + x).relu_();
+         h = at::dropout(h, 0.3, true).mean({1, 3});
+         h = f.linear(f.linear(f.add(h, p[8]), p[6]).tanh_(), p[6]);
+         return f.linear(h, p[7]);
+       }},
+  };
+}
+
+class Coupling : public testing::TestWithParam<std::tuple<std::size_t, std::int64_t>> {};
+
+TEST_P(Coupling, AnExamplesVectorIsItsShareOfTheBatchsGradient) {
+  const auto [index, b] = GetParam();
+  const Coupled model = coupled_models()[index];
   ::torch::manual_seed(11);
-  const std::int64_t b = 7;
   const auto wide = at::TensorOptions(at::kDouble);
-  const Tensor x = at::randn({b, 5}, wide);
-  const Tensor y = at::randint(3, {b}, at::kLong);
-  const std::vector<Tensor> parameters = {at::randn({4, 5}, wide), at::rand({4}, wide) + 0.5,
-                                          at::randn({4}, wide), at::randn({3, 4}, wide)};
-  for (const Tensor& p : parameters) p.set_requires_grad(true);
-  const Tensor hidden = at::batch_norm(at::linear(x, parameters[0]), parameters[1], parameters[2], {}, {},
-                                       true, 0.1, 1e-5, false);
-  const Tensor loss = models::F::cross_entropy(at::linear(at::relu(hidden), parameters[3]), y);
+  std::vector<std::int64_t> input = model.input;
+  input.insert(input.begin(), b);
+  const Tensor x = at::randn(input, wide);
+  std::vector<Tensor> parameters;
+  std::vector<Tensor> copies;
+  for (const auto& shape : model.shapes) {
+    parameters.push_back((0.5 * at::randn(shape, wide)).set_requires_grad(true));
+    copies.push_back(parameters.back().detach().unsqueeze(0).repeat_interleave(b, 0).set_requires_grad(true));
+  }
+  const Tensor y = at::randint(model.shapes[model.shapes.size() == 4 ? 3 : 7][0], {b}, at::kLong);
+  const auto loss_of = [&](const Layers& layers, const std::vector<Tensor>& p) {
+    ::torch::manual_seed(5);  // the same dropout
+    return models::F::cross_entropy(model.forward(layers, p, x), y);
+  };
+  loss_of({false}, parameters).backward();
+  std::vector<Tensor> plain;
+  for (const Tensor& p : parameters) plain.push_back(std::exchange(p.mutable_grad(), Tensor()));
+
   GradientGeometry geometry;
+  const Tensor loss = loss_of({false}, parameters);
   geometry.observe(loss, b);
   loss.backward();
-
-  std::vector<Tensor> copies;
-  for (const Tensor& p : parameters) {
-    std::vector<std::int64_t> shape = {b};
-    shape.insert(shape.end(), p.sizes().begin(), p.sizes().end());
-    copies.push_back(p.detach().expand(shape).clone().set_requires_grad(true));
-  }
-  const Tensor z = at::einsum("bi,boi->bo", {x, copies[0]});
-  const Tensor normal = (z - z.mean(0)) / (z.var(0, false) + 1e-5).sqrt();
-  const Tensor out = at::einsum("bi,boi->bo", {at::relu(normal * copies[1] + copies[2]), copies[3]});
-  models::F::cross_entropy(out, y).backward();
+  loss_of({true}, copies).backward();
   std::vector<Tensor> rows;
   for (const Tensor& p : geometry.parameters())
     for (std::size_t q = 0; q < parameters.size(); ++q)
       if (parameters[q].is_same(p))
         rows.push_back(static_cast<double>(b) * copies[q].grad().reshape({b, -1}));
-  EXPECT_LT(error(geometry.rows(), at::cat(rows, 1)), 1e-10);
+  EXPECT_EQ(rows.size(), parameters.size()) << "refused or overlooked";
+  const Tensor expected = at::cat(rows, 1);
+  EXPECT_LT(error(geometry.rows(), expected), 1e-10);
+  EXPECT_LT(error(geometry.gram(), expected.mm(expected.t())), 1e-10);
+  for (std::size_t q = 0; q < parameters.size(); ++q) EXPECT_TRUE(at::equal(parameters[q].grad(), plain[q]));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Coupling,
+                         testing::Combine(testing::Range(std::size_t{0}, coupled_models().size()),
+                                          testing::Values(2, 3, 17)),
+                         [](const auto& instance) {
+                           return coupled_models()[std::get<0>(instance.param)].name + "B" +
+                                  std::to_string(std::get<1>(instance.param));
+                         });
+
+/// Whatever is formed or not, the numbers are the same: no budget at all, and a generous one.
+TEST_P(Observe, ABudgetChangesWhatIsHeldAndNotTheNumbers) {
+  const auto [index, batch, wide] = GetParam();
+  ::torch::manual_seed(7);
+  const Case c = models::all()[index];
+  if (wide) to_double(c);
+  auto [x, y] = c.data(batch);
+  if (wide && x.is_floating_point()) x = x.to(at::kDouble);
+  const auto observed = [&, &x = x, &y = y, batch = batch](std::size_t budget) {
+    GradientGeometry geometry;
+    const Tensor loss = c.loss(x, y);
+    geometry.observe(loss, batch, {.budget = budget});
+    loss.backward();
+    return geometry;
+  };
+  const GradientGeometry none = observed(0);
+  const GradientGeometry much = observed(std::size_t{1} << 30);
+  const double tolerance = wide ? 1e-10 : 1e-5;
+  EXPECT_LT(error(none.gram(), much.gram()), tolerance);
+  EXPECT_LT(error(none.rows(), much.rows()), tolerance);
+  std::vector<Tensor> direction;
+  for (const Tensor& p : much.parameters()) direction.push_back(at::randn_like(p));
+  EXPECT_LT(error(none.inner(direction), much.inner(direction)), tolerance);
+}
+
+/// A weight on its way to a product, in every disguise.
+TEST(Observe, AParameterBehindViewsAndTransposesIsFollowed) {
+  ::torch::manual_seed(3);
+  using Forward = std::function<Tensor(const Tensor&, const Tensor&)>;
+  const std::vector<std::pair<std::string, Forward>> forms = {
+      {"t", [](const Tensor& x, const Tensor& w) { return x.mm(w.t()); }},
+      {"permute",
+       [](const Tensor& x, const Tensor& w) {
+         return x.mm(w.permute({1, 0}));
+       }},
+      {"negative transpose", [](const Tensor& x, const Tensor& w) { return x.mm(w.transpose(-1, -2)); }},
+      {"view",
+       [](const Tensor& x, const Tensor& w) {
+         return x.mm(w.view({4, 6})).tanh();
+       }},
+      {"view of a transpose",
+       [](const Tensor& x, const Tensor& w) {
+         return x.mm(w.t().reshape({6, 4}).t().reshape({4, 6}));
+       }},
+      {"slice", [](const Tensor& x, const Tensor& w) { return x.mm(w.slice(0, 1, 5).t()); }},
+      {"select",
+       [](const Tensor& x, const Tensor& w) {
+         return x.mm(w.view({2, 3, 4}).select(0, 1).t());
+       }},
+      {"einsum",
+       [](const Tensor& x, const Tensor& w) {
+         return at::einsum("bi,oi->bo", {x, w});
+       }},
+      {"einsum over positions",
+       [](const Tensor& x, const Tensor& w) {
+         return at::einsum("bti,oi->bto", {x.unsqueeze(1).expand({-1, 3, -1}), w}).sum(1);
+       }},
+      {"cast", [](const Tensor& x,
+                  const Tensor& w) { return x.to(at::kFloat).mm(w.to(at::kFloat).t()).to(at::kDouble); }},
+      {"batched product",
+       [](const Tensor& x, const Tensor& w) {
+         return x.unsqueeze(1).bmm(w.t().unsqueeze(0).expand({x.size(0), 4, 6})).squeeze(1);
+       }},
+      {"batched product, turned after expanding",
+       [](const Tensor& x, const Tensor& w) {
+         return x.unsqueeze(1).bmm(w.unsqueeze(0).expand({x.size(0), 6, 4}).transpose(1, 2)).squeeze(1);
+       }},
+  };
+  const Tensor x = at::randn({5, 4}, at::kDouble);
+  for (const auto& [name, forward] : forms) {
+    const Tensor w = at::randn({6, 4}, at::kDouble).set_requires_grad(true);
+    const auto loss_of = [&, &forward = forward](const Tensor& some) {
+      return forward(some, w).pow(2).sum(1).mean();
+    };
+    const Tensor loss = loss_of(x);
+    GradientGeometry geometry;
+    geometry.observe(loss, 5);
+    loss.backward();
+    std::vector<Tensor> rows;
+    for (std::int64_t i = 0; i < 5; ++i)
+      rows.push_back(::torch::autograd::grad({loss_of(x.slice(0, i, i + 1))}, {w})[0].reshape({-1}));
+    const double tolerance = name == "cast" ? 1e-5 : 1e-10;
+    EXPECT_LT(error(geometry.rows(), at::stack(rows)), tolerance) << name;
+    EXPECT_LT(error(geometry.gram(), at::stack(rows).mm(at::stack(rows).t())), tolerance) << name;
+  }
 }
 
 }  // namespace

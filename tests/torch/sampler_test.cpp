@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <functional>
 #include <numeric>
 #include <sstream>
 
@@ -232,20 +234,150 @@ TEST(TorchSampler, BadLossesAreRefusedAndChangeNothing) {
 
 TEST(TorchSampler, SumMeanPerExampleAndScaledLossesGiveTheSameVectors) {
   ::torch::manual_seed(4);
-  const Case c = models::mlp();
-  const auto [x, y] = c.data(6);
-  const auto gram = [&](const Tensor& loss, const Tensor& differentiated, const ObserveOptions& options) {
+  ::torch::nn::Linear model(12, 5);
+  const Tensor x = at::randn({6, 12});
+  const Tensor y = at::randint(5, {6}, at::kLong);
+  const auto loss = [&](at::Reduction::Reduction reduction) {
+    return at::cross_entropy_loss(model->forward(x), y, {}, reduction);
+  };
+  const auto gram = [&](const Tensor& observed, const Tensor& differentiated, const ObserveOptions& options) {
     GradientGeometry geometry;
-    geometry.observe(loss, 6, options);
+    geometry.observe(observed, 6, options);
     differentiated.backward();
     return geometry.gram();
   };
-  const Tensor mean = c.loss(x, y);
+  const Tensor mean = loss(at::Reduction::Mean);
   const Tensor reference = gram(mean, mean, {});
-  const Tensor scaled = c.loss(x, y);
+  const Tensor scaled = loss(at::Reduction::Mean);
   EXPECT_TRUE(at::allclose(gram(scaled, scaled * 1024.0, {}), reference, 1e-4));
-  const Tensor sum = c.loss(x, y) * 6.0;
+  const Tensor sum = loss(at::Reduction::Sum);
   EXPECT_TRUE(at::allclose(gram(sum, sum, {.sum = true}), reference, 1e-4));
+  const Tensor each = loss(at::Reduction::None);
+  EXPECT_TRUE(at::allclose(gram(each, each.mean(), {}), reference, 1e-4));
+  const Tensor weighted = loss(at::Reduction::None);
+  EXPECT_TRUE(at::allclose(gram(weighted, (weighted * at::arange(1, 7)).sum(), {}), reference, 1e-4));
+}
+
+TEST(TorchSampler, NamedExamplesMayComeInAnyOrder) {
+  ::torch::manual_seed(6);
+  const Case c = models::mlp();
+  make_wide(c);
+  const Data data = wide_data(c, 12);
+  const auto run = [&](bool named) {
+    Sampler sampler(12, "mean");
+    sampler.next(12);
+    const std::vector<std::size_t> all(sampler.core().order().begin(), sampler.core().order().end());
+    for (std::size_t k = 0; k < 12; k += 4) {
+      const std::vector<std::size_t> some(all.begin() + static_cast<std::ptrdiff_t>(k),
+                                          all.begin() + static_cast<std::ptrdiff_t>(k + 4));
+      const auto [x, y] = data.at_examples(some);
+      const Tensor loss = c.loss(x, y);
+      if (named)
+        sampler.observe(loss, some);
+      else
+        sampler.observe(loss, 4);
+      loss.backward();
+    }
+    return sampler.core().next_order();
+  };
+  EXPECT_EQ(run(true), run(false));
+  Sampler sampler(12, "pair");
+  sampler.next(12);
+  const auto [x, y] = data.at_examples({3, 9, 0});
+  const Tensor loss = c.loss(x, y);
+  sampler.observe(loss, std::vector<std::size_t>{3, 9, 0});
+  loss.backward();
+  EXPECT_EQ(sampler.core().report().observed, 3U);
+  const Tensor again = c.loss(x, y);
+  EXPECT_THROW(sampler.observe(again, std::vector<std::size_t>{9, 1, 2}), UserError) << "9 a second time";
+  EXPECT_THROW(sampler.observe(again, std::vector<std::size_t>{1, 1, 2}), UserError) << "1 twice";
+}
+
+/// The first block after a resume may be of another size than those before: a batch of one has rows only.
+TEST(TorchSampler, AResumeBeforeAShortBatchGoesOnTheSame) {
+  ::torch::manual_seed(8);
+  ::torch::nn::Sequential net(::torch::nn::Linear(40, 200), ::torch::nn::ReLU(), ::torch::nn::Linear(200, 5));
+  net->to(at::kDouble);
+  const Tensor xs = at::randn({13, 40}, at::kDouble);
+  const Tensor ys = at::randint(5, {13}, at::kLong);
+  for (const char* spec : {"pair", "mean", "recursive; depth=1"}) {
+    const auto step = [&](Sampler& sampler) {
+      const auto examples = sampler.next(4);
+      if (!examples) return false;
+      const Tensor index =
+          at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
+      const Tensor loss =
+          models::F::cross_entropy(net->forward(xs.index_select(0, index)), ys.index_select(0, index));
+      sampler.observe(loss, index.size(0));
+      loss.backward();
+      return true;
+    };
+    Sampler whole(13, spec);
+    for (int i = 0; i < 3; ++i) step(whole);
+    Sampler before_last(13, spec);
+    before_last.core().load(whole.core().state());
+    step(whole);
+    step(before_last);
+    EXPECT_EQ(before_last.core().state(), whole.core().state()) << spec;
+    Sampler at_the_end(13, spec);
+    at_the_end.core().load(whole.core().state());
+    for (Sampler* sampler : {&whole, &before_last, &at_the_end}) {
+      sampler->reset();
+      if (sampler == &at_the_end && sampler->core().position().handed_out == 13) sampler->core().begin();
+      while (step(*sampler)) {
+      }
+    }
+    EXPECT_EQ(before_last.core().state(), whole.core().state()) << spec;
+    EXPECT_EQ(at_the_end.core().state(), whole.core().state()) << spec;
+  }
+}
+
+TEST(TorchSampler, TheFileAndTheArchiveHoldTheSameState) {
+  const Case c = models::mlp();
+  const auto [x, y] = c.data(4);
+  Sampler sampler(12, "pair");
+  sampler.next(12);
+  const Tensor loss = c.loss(x, y);
+  sampler.observe(loss, 4);
+  loss.backward();
+  const auto path = std::filesystem::temp_directory_path() / "cdgrab_torch_state.safetensors";
+  save_state(sampler.core().state(), path);
+  ::torch::serialize::OutputArchive out;
+  sampler.save(out);
+  std::stringstream stream;
+  out.save_to(stream);
+  ::torch::serialize::InputArchive in;
+  in.load_from(stream);
+  Sampler from_archive(12, "pair");
+  from_archive.load(in);
+  Sampler from_file(12, "pair");
+  from_file.core().load(load_state(path));
+  std::filesystem::remove(path);
+  EXPECT_EQ(from_archive.core().state(), sampler.core().state());
+  EXPECT_EQ(from_file.core().state(), sampler.core().state());
+}
+
+TEST(TorchSampler, AStateOfAnotherModelIsRefused) {
+  const Case small = models::mlp();
+  const Case large = models::lenet();
+  const auto observe = [](Sampler& sampler, const Case& c) {
+    const auto [x, y] = c.data(4);
+    const Tensor loss = c.loss(x, y);
+    sampler.observe(loss, 4);
+    loss.backward();
+  };
+  Sampler one(12, "pair");
+  one.next(12);
+  observe(one, small);
+  Sampler other(12, "pair");
+  other.next(12);
+  observe(other, large);
+  const State before = other.core().state();
+  EXPECT_THROW(other.core().load(one.core().state()), StateMismatch);
+  EXPECT_EQ(other.core().state(), before);
+  Sampler fresh(12, "pair");
+  fresh.core().load(one.core().state());
+  EXPECT_THROW(observe(fresh, large), StateMismatch);
 }
 
 TEST(TorchSampler, GradientsGivenAndMicrobatchesAreVectorsToo) {
@@ -271,27 +403,89 @@ TEST(TorchSampler, GradientsGivenAndMicrobatchesAreVectorsToo) {
 }
 
 TEST(TorchSampler, FrozenAndDeselectedParametersDoNotCount) {
-  const Case c = models::mlp();
-  const auto [x, y] = c.data(5);
-  c.parameters[0].set_requires_grad(false);
-  GradientGeometry geometry;
-  const Tensor loss = c.loss(x, y);
-  geometry.observe(loss, 5, {.select = [&](const Tensor& p) { return p.dim() == 1; }});
-  loss.backward();
-  EXPECT_EQ(geometry.parameters().size(), 2U);
+  ::torch::nn::Sequential net(::torch::nn::Linear(12, 8), ::torch::nn::ReLU(), ::torch::nn::Linear(8, 5));
+  const Tensor x = at::randn({5, 12});
+  const Tensor y = at::randint(5, {5}, at::kLong);
+  const auto count = [&](const ParameterSet& parameters) {
+    GradientGeometry geometry;
+    const Tensor loss = models::F::cross_entropy(net->forward(x), y);
+    geometry.observe(loss, 5, {.parameters = parameters});
+    loss.backward();
+    return geometry.parameters().size();
+  };
+  EXPECT_EQ(count({}), 4U);
+  EXPECT_EQ(count(ParameterSet(*net)), 4U);
+  EXPECT_EQ(count(ParameterSet(*net, "*.weight")), 2U);
+  EXPECT_EQ(count(ParameterSet(*net, "0.*, 2.bias")), 3U);
+  EXPECT_EQ(count(ParameterSet(*net, "!0.*")), 2U);
+  EXPECT_EQ(count(ParameterSet(*net, "*, !*.bias, 2.?ias")), 3U);
+  EXPECT_THROW(ParameterSet(*net, "head.*"), UserError);
+  net->named_parameters()["0.weight"].set_requires_grad(false);
+  EXPECT_EQ(count({}), 3U);
+  EXPECT_THROW(count(ParameterSet(*net, "0.weight")), UserError) << "frozen";
 }
 
-TEST(TorchSampler, ANodeThatNoRuleCoversIsNamedWithItsParameter) {
-  const Tensor weight = at::randn({3, 4, 4}).set_requires_grad(true);
-  const Tensor x = at::randn({5, 4});
-  GradientGeometry geometry;
-  const Tensor out = at::bilinear(x, x, weight);
+std::string message_of(const std::function<void()>& run) {
   try {
-    geometry.observe(out.sum(1).mean(), 5);
-    FAIL() << "not refused";
+    run();
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("Backward"), std::string::npos) << error.what();
+    return error.what();
   }
+  return "nothing was thrown";
+}
+
+TEST(TorchSampler, WhatNoRuleCoversIsListedInOneMessage) {
+  struct Net : ::torch::nn::Module {
+    Net() {
+      up = register_module("up", ::torch::nn::ConvTranspose2d(2, 3, 2));
+      mix = register_parameter("mix", at::randn({4, 12, 12}));
+    }
+    ::torch::nn::ConvTranspose2d up{nullptr};
+    Tensor mix;
+  };
+  Net net;
+  const Tensor x = at::randn({5, 2, 1, 1});
+  const Tensor h = net.up(x).flatten(1);
+  const Tensor loss = at::bilinear(h, h, net.mix).sum(1).mean();
+  GradientGeometry geometry;
+  const std::string named = message_of([&] { geometry.observe(loss, 5, {.parameters = ParameterSet(net)}); });
+  EXPECT_NE(named.find("ConvolutionBackward0 with up.weight (2x3x2x2)"), std::string::npos) << named;
+  EXPECT_NE(named.find("mix (4x12x12)"), std::string::npos) << named;
+  EXPECT_NE(named.find("observe_gradients"), std::string::npos) << named;
+  const std::string nameless = message_of([&] { geometry.observe(loss, 5); });
+  EXPECT_NE(nameless.find("a parameter of shape 4x12x12"), std::string::npos) << nameless;
+}
+
+TEST(TorchSampler, ABatchThatCannotBeToldApartIsRefusedAndCanBeNamed) {
+  // Both axes of what is reduced have the length of the batch, and nothing tells them apart.
+  const Tensor scale = at::ones({1}).set_requires_grad(true);
+  const Tensor x = at::randn({5, 5});
+  const auto loss = [&] { return (x * scale).pow(2).mean(); };
+  GradientGeometry geometry;
+  const std::string ambiguous = message_of([&] { geometry.observe(loss(), 5); });
+  EXPECT_NE(ambiguous.find("batch_axis"), std::string::npos) << ambiguous;
+  for (const std::int64_t axis : {0, 1}) {
+    const Tensor named = loss();
+    geometry.observe(named, 5, {.batch_axis = axis});
+    named.backward();
+    EXPECT_TRUE(at::allclose(geometry.rows().squeeze(1), 2 * x.pow(2).mean(1 - axis), 1e-5)) << axis;
+  }
+  const std::string none = message_of([&] { geometry.observe(loss(), 3); });
+  EXPECT_NE(none.find("the 3 examples"), std::string::npos) << none;
+}
+
+TEST(TorchSampler, TimingsSayWhereTheTimeWent) {
+  const Case c = models::lenet();
+  Sampler sampler(8, "pair", {.record_timings = true});
+  sampler.next(8);
+  const auto [x, y] = c.data(8);
+  const Tensor loss = c.loss(x, y);
+  sampler.observe(loss, 8);
+  loss.backward();
+  const ObserveTimings t = sampler.timings();
+  for (const double seconds : {t.walk, t.gradients, t.products, t.signs, t.update}) EXPECT_GT(seconds, 0.0);
+  Sampler off(8, "pair");
+  EXPECT_EQ(off.timings().walk, 0.0);
 }
 
 }  // namespace

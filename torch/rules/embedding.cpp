@@ -13,8 +13,9 @@ Contribution embedding_rule(const Moment& moment) {
   const Tensor by_example = batch_first(g, moment.layout, moment.batch);
   const Tensor indices_by_example = batch_first(indices, moment.layout, moment.batch);
   const std::int64_t b = moment.batch;
-  return Contribution::of_lookup(indices_by_example.reshape({b, -1}), by_example.reshape({b, -1, g.size(-1)}),
-                                 node->weight_sym_argsize_0.expect_int());
+  return Contribution::of_factors(Factors::of_lookup(indices_by_example.reshape({b, -1}),
+                                                     by_example.reshape({b, -1, g.size(-1)}),
+                                                     node->weight_sym_argsize_0.expect_int()));
 }
 
 }  // namespace cdgrab::torch

@@ -12,7 +12,7 @@ Contribution product_rule(const Moment& moment, bool parameter_is_right, const T
   const Tensor g = moment.gradient_by_example();
   Tensor x = moment.input_by_example(other, slot_of_other);
   if (scale != 1.0) x = x * scale;
-  return parameter_is_right ? Contribution::of_factors(x, g) : Contribution::of_factors(g, x);
+  return Contribution::of_factors(parameter_is_right ? Factors::of_matrix(x, g) : Factors::of_matrix(g, x));
 }
 
 }  // namespace
@@ -46,8 +46,9 @@ Contribution bmm_rule(const Moment& moment) {
   // (B, shared, rows, columns): the positions summed over are the output's other dimension.
   const Tensor g = moment.gradient_by_example();
   const Tensor x = moment.input_by_example(other, right ? 0 : 1);
-  if (right) return Contribution::of_factors(fold_positions(x), fold_positions(g));
-  return Contribution::of_factors(fold_positions(g.transpose(2, 3)), fold_positions(x.transpose(2, 3)));
+  if (right) return Contribution::of_factors(Factors::of_matrix(fold_positions(x), fold_positions(g)));
+  return Contribution::of_factors(
+      Factors::of_matrix(fold_positions(g.transpose(2, 3)), fold_positions(x.transpose(2, 3))));
 }
 
 /// out = input weight^T + bias, kept as one node by some backends.
@@ -57,7 +58,7 @@ Contribution linear_rule(const Moment& moment) {
   const Tensor g = moment.gradient_by_example();
   const Tensor x = moment.input_by_example(saved(node->input_, moment.node), 0);
   const auto flat = [](const Tensor& t) { return t.reshape({t.size(0), -1, t.size(-1)}); };
-  return Contribution::of_factors(flat(g), flat(x));
+  return Contribution::of_factors(Factors::of_matrix(flat(g), flat(x)));
 }
 
 }  // namespace cdgrab::torch

@@ -5,10 +5,12 @@
 
 #include <torch/torch.h>
 
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
+
+#include "cdgrab/torch/parameter_set.hpp"
 
 namespace cdgrab::torch {
 
@@ -18,8 +20,11 @@ struct ObserveOptions {
   bool sum = false;
   /// The axis of the examples in what the loss reduces; -1: found out, or refused if two are possible.
   std::int64_t batch_axis = -1;
-  /// Which parameters count; null: all that require gradients.
-  std::function<bool(const at::Tensor&)> select = nullptr;
+  /// Which parameters count.
+  ParameterSet parameters = {};
+  /// Bytes of per-example gradients that may be formed and held until the signs fall. Past it they stay
+  /// unformed (docs/observe.md, what is held).
+  std::size_t budget = std::size_t{512} << 20;
 };
 
 /// Call observe(loss, batch), then loss.backward(); then ask. Vectors are those of docs/math.md, section 6.

@@ -24,6 +24,16 @@
 
 namespace cdgrab::torch {
 
+/// Seconds since construction, if SamplerOptions::record_timings is set.
+struct ObserveTimings {
+  double walk = 0.0;       ///< reading the graph, in observe()
+  double gradients = 0.0;  ///< reading inputs and output gradients off the backward, forming rows
+  double products = 0.0;   ///< of unformed gradients
+  double signs = 0.0;      ///< deciding; for formed gradients products and update are here, in one pass
+  double update = 0.0;     ///< of registers by unformed gradients
+  double order = 0.0;      ///< making the next order
+};
+
 /// A handle: the copy that a loader takes and the one you keep are one sampler.
 class Sampler : public ::torch::data::samplers::Sampler<> {
  public:
@@ -42,12 +52,14 @@ class Sampler : public ::torch::data::samplers::Sampler<> {
                const ObserveOptions& options = {});
   /// Vectors you already have: one tensor of B x d, or one of B x .. per parameter.
   void observe_gradients(const std::vector<at::Tensor>& rows);
-  /// One vector for a whole unit: the .grad of these parameters. For specs with unit=.
+  /// One vector for a whole unit: the .grad of these parameters, zero where there is none. For specs with
+  /// unit=.
   void observe_microbatch(const std::vector<at::Tensor>& parameters);
 
   void end_epoch();
   /// Observed losses whose backward never came; their examples count as unseen.
   [[nodiscard]] std::size_t missed_backwards() const;
+  [[nodiscard]] ObserveTimings timings() const;
   /// The sampler behind the handle: orders, reports, diagnostics, state.
   [[nodiscard]] cdgrab::Sampler& core();
 
