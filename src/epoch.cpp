@@ -70,6 +70,24 @@ std::span<const Index> Epoch::next(std::size_t count) {
   return std::span<const Index>(order_).subspan(begin, handed_units_ - begin);
 }
 
+std::vector<Index> Epoch::upcoming(std::size_t count) const {
+  std::vector<Index> examples;
+  std::size_t within = within_;
+  for (std::size_t t = handed_units_; t < units_ && examples.size() < count; ++t, within = 0) {
+    const std::size_t first = std::size_t{order_[t]} * unit_;
+    const std::size_t size = unit_size(order_[t]);
+    for (; within < size && examples.size() < count; ++within)
+      examples.push_back(static_cast<Index>(first + within));
+  }
+  return examples;
+}
+
+std::size_t Epoch::observed_prefix() const {
+  std::size_t examples = 0;
+  for (std::size_t t = 0; t < oldest_; ++t) examples += unit_size(order_[t]);
+  return examples;
+}
+
 std::vector<Index> Epoch::oldest(std::size_t count) const {
   if (count > outstanding())
     throw UserError(

@@ -34,6 +34,10 @@ class Epoch {
   void seek(std::size_t examples);
 
   std::span<const Index> next(std::size_t count);
+  /// What next() would hand out.
+  [[nodiscard]] std::vector<Index> upcoming(std::size_t count) const;
+  /// Examples before the oldest unit that is not observed.
+  [[nodiscard]] std::size_t observed_prefix() const;
 
   [[nodiscard]] std::size_t units() const { return units_; }
   /// Examples in this epoch: all of them, unless units repeat and differ in size.

@@ -448,7 +448,7 @@ template void Sampler::observe<double>(const Rows<double>&, std::span<const Inde
 void Sampler::observe_block() { impl_->observe_block(impl_->epoch_.oldest(impl_->block_size())); }
 
 void Sampler::observe_block(std::span<const Index> examples) {
-  if (examples.size() != impl_->block_size())
+  if (impl_->spec_.balances() && examples.size() != impl_->block_size())
     throw UserError("Sampler::observe_block",
                     fmt::format("a block of {} rows and {} examples; one example per row is needed",
                                 impl_->block_size(), examples.size()));
@@ -467,6 +467,14 @@ std::uint64_t Sampler::epoch() const { return impl_->number_; }
 std::span<const Index> Sampler::order() const { return std::as_const(impl_->epoch_).order(); }
 std::vector<Index> Sampler::next_order() const { return impl_->next_order(); }
 std::size_t Sampler::outstanding() const { return impl_->epoch_.outstanding(); }
+
+std::vector<Index> Sampler::upcoming(std::size_t count) const { return impl_->epoch_.upcoming(count); }
+
+Position Sampler::trained_position() const {
+  const Position handed = position();
+  if (!impl_->spec_.balances() && impl_->epoch_.observed() == 0) return handed;
+  return {handed.epoch, std::min<std::uint64_t>(impl_->epoch_.observed_prefix(), handed.handed_out)};
+}
 
 void Sampler::check_outstanding(std::span<const Index> examples) {
   static_cast<void>(impl_->epoch_.named(examples));

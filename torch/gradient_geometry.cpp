@@ -19,15 +19,33 @@ class GradientGeometry::Impl {
     return *observed_;
   }
 
+  static std::shared_ptr<Observation> start(const std::shared_ptr<Impl>& self, const at::Tensor& loss,
+                                            std::int64_t batch, const ObserveOptions& options);
+
   std::optional<Observed> observed_;
 };
 
 GradientGeometry::GradientGeometry() : impl_(std::make_shared<Impl>()) {}
 
+std::shared_ptr<Observation> GradientGeometry::Impl::start(const std::shared_ptr<Impl>& self,
+                                                           const at::Tensor& loss, std::int64_t batch,
+                                                           const ObserveOptions& options) {
+  self->observed_.reset();
+  return Observation::start(loss, batch, options,
+                            [self](Observed&& observed) { self->observed_ = std::move(observed); });
+}
+
 void GradientGeometry::observe(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options) {
-  impl_->observed_.reset();
-  Observation::start(loss, batch, options,
-                     [impl = impl_](Observed&& observed) { impl->observed_ = std::move(observed); });
+  Impl::start(impl_, loss, batch, options);
+}
+
+void GradientGeometry::compute(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options) {
+  const auto observation = Impl::start(impl_, loss, batch, options);
+  const at::Tensor seed = at::ones_like(loss);
+  ::torch::autograd::grad({loss}, observation->parameters(), {seed}, /*retain_graph=*/true,
+                          /*create_graph=*/false,
+                          /*allow_unused=*/true);
+  observation->release();
 }
 
 at::Tensor GradientGeometry::gram() const {

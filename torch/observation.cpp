@@ -21,6 +21,7 @@ class Observation::Hook final : public ::torch::autograd::FunctionPreHook {
       : observation_(std::move(observation)), action_(std::move(action)) {}
 
   variable_list operator()(const variable_list& gradients) override {
+    if (observation_->released_) return gradients;
     const at::NoGradGuard no_grad;
     action_(*observation_, gradients);
     return gradients;
@@ -91,6 +92,12 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   for (const auto& [node, uses] : observation->uses_)
     hook(node, [node = node](Observation& o, const variable_list& g) { o.visit(node, g); });
   return observation;
+}
+
+std::vector<Tensor> Observation::parameters() const {
+  std::vector<Tensor> all;
+  for (const Collected& c : collected_) all.push_back(c.parameter);
+  return all;
 }
 
 void Observation::expect(const Graph& graph) {

@@ -37,6 +37,11 @@ class Observation : public std::enable_shared_from_this<Observation> {
   static std::shared_ptr<Observation> start(const Tensor& loss, std::int64_t batch,
                                             const ObserveOptions& options, Finish finish);
 
+  /// Those that count.
+  [[nodiscard]] std::vector<Tensor> parameters() const;
+  /// The backward has been; others through the same graph are none of its business.
+  void release() { released_ = true; }
+
  private:
   struct Collected {
     Tensor parameter;
@@ -59,6 +64,7 @@ class Observation : public std::enable_shared_from_this<Observation> {
   std::size_t budget_ = 0;  ///< what is left of it
   Finish finish_;
   bool begun_ = false;
+  bool released_ = false;
   Tensor scale_;        ///< (B): what turns an arriving gradient into the example's vector
   double alpha_ = 1.0;  ///< the same when it is one number for all; scale_ is undefined then
   std::unordered_map<Node*, std::vector<Use>> uses_;

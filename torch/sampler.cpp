@@ -17,14 +17,23 @@ namespace cdgrab::torch {
 
 class Sampler::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(std::size_t examples, std::string_view spec, SamplerOptions options,
+  Impl(std::size_t examples, const Spec& spec, SamplerOptions options,
        std::unique_ptr<GhostGeometry> geometry)
       : record_timings_(options.record_timings),
         geometry_(geometry.get()),
-        core_(examples, parse_spec(spec), std::move(options), std::move(geometry)) {}
+        needs_vectors_(spec.balances() || geometry == nullptr),
+        core_(examples, spec, std::move(options), std::move(geometry)) {}
+
+  /// Whether the vectors themselves are asked for, so that rows in memory must be made of every block.
+  static bool needs_rows(const Spec& spec, const SamplerOptions& options) {
+    return spec.sketch.kind != SketchKind::kNone || spec.name == OrderName::kGreedy ||
+           options.record_herding || options.record_norms;
+  }
 
   void observe(const at::Tensor& loss, std::vector<Index> examples, const ObserveOptions& options);
   void observe_now(Observed&& observed, const std::vector<Index>& examples);
+  void observe_rows(const Observed& observed, const std::vector<Index>& examples);
+  [[nodiscard]] Observed observed(const std::vector<at::Tensor>& rows);
   [[nodiscard]] std::vector<Index> oldest(std::size_t count);
   /// A backward that comes later finds nobody waiting for it.
   void forget_waiting() {
@@ -37,7 +46,8 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
 
   bool record_timings_;
   ObserveTimings timings_;
-  GhostGeometry* geometry_;
+  GhostGeometry* geometry_;  ///< null: the core has a dense one
+  bool needs_vectors_;
   cdgrab::Sampler core_;
   std::size_t missed_ = 0;
 
@@ -53,6 +63,7 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
   std::list<Waiting> waiting_;
   std::uint64_t generation_ = 0;  ///< of waiting_
   std::vector<at::Tensor> given_;
+  std::vector<at::Tensor> columns_;  ///< the parameters that make up a row, if rows are made
 };
 
 const at::Tensor& Sampler::Impl::given(std::size_t k, const at::Tensor& rows) {
@@ -93,6 +104,7 @@ std::vector<Index> Sampler::Impl::oldest(std::size_t count) {
 void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
                             const ObserveOptions& options) {
   const Stopwatch watch(record_timings_ ? &timings_.walk : nullptr);
+  if (!needs_vectors_) return core_.observe_block(examples);
   auto place = waiting_.insert(waiting_.end(), {{}, examples});
   try {
     place->observation =
@@ -112,15 +124,62 @@ void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
 
 void Sampler::Impl::observe_now(Observed&& observed, const std::vector<Index>& examples) {
   timings_.gradients += observed.seconds;
-  if (core_.spec().balances()) {
+  if (geometry_ == nullptr) return observe_rows(observed, examples);
+  if (needs_vectors_) {
     const Stopwatch watch(record_timings_ ? &timings_.gradients : nullptr);
     geometry_->set_block(std::move(observed));
   }
   core_.observe_block(examples);
 }
 
-Sampler::Sampler(std::size_t examples, std::string_view spec, SamplerOptions options)
-    : impl_(std::make_shared<Impl>(examples, spec, std::move(options), std::make_unique<GhostGeometry>())) {}
+/// Every parameter has its columns, in the order in which they were first met; in a batch that does not
+/// depend on one, zeros.
+void Sampler::Impl::observe_rows(const Observed& observed, const std::vector<Index>& examples) {
+  const at::NoGradGuard no_grad;
+  const bool first = columns_.empty();
+  std::unordered_map<const void*, at::Tensor> parts;
+  for (const ParameterGradients& p : observed.parameters) {
+    if (first) columns_.push_back(p.parameter);
+    parts[p.parameter.unsafeGetTensorImpl()] = p.gradients.rows().to(at::kCPU);
+  }
+  std::vector<at::Tensor> rows;
+  bool wide = false;
+  for (const at::Tensor& parameter : columns_) {
+    const auto found = parts.find(parameter.unsafeGetTensorImpl());
+    rows.push_back(found == parts.end() ? at::zeros({observed.batch, parameter.numel()}) : found->second);
+    wide = wide || parameter.scalar_type() == at::kDouble;
+    if (found != parts.end()) parts.erase(found);
+  }
+  if (!parts.empty())
+    throw UserError("Sampler::observe",
+                    "a parameter that no batch before this one depended on; an order that needs "
+                    "rows (sketch, greedy, recorded herding or norms) must see all from the first "
+                    "batch on");
+  const at::Tensor all = at::cat(rows, 1).to(wide ? at::kDouble : at::kFloat).contiguous();
+  const auto count = static_cast<std::size_t>(all.size(0));
+  const auto dim = static_cast<std::size_t>(all.size(1));
+  if (wide)
+    core_.observe(Rows<double>{all.const_data_ptr<double>(), count, dim}, examples);
+  else
+    core_.observe(Rows<float>{all.const_data_ptr<float>(), count, dim}, examples);
+}
+
+namespace {
+
+std::vector<Index> as_names(const std::vector<std::size_t>& examples) {
+  std::vector<Index> names;
+  for (const std::size_t example : examples)
+    names.push_back(static_cast<Index>(std::min<std::size_t>(example, kMaxExamples)));
+  return names;
+}
+
+}  // namespace
+
+Sampler::Sampler(std::size_t examples, std::string_view spec, SamplerOptions options) {
+  const Spec parsed = parse_spec(spec);
+  auto geometry = Impl::needs_rows(parsed, options) ? nullptr : std::make_unique<GhostGeometry>();
+  impl_ = std::make_shared<Impl>(examples, parsed, std::move(options), std::move(geometry));
+}
 
 void Sampler::reset(std::optional<std::size_t> new_size) {
   if (new_size && *new_size != impl_->core_.examples())
@@ -144,14 +203,31 @@ void Sampler::observe(const at::Tensor& loss, std::int64_t batch, const ObserveO
 
 void Sampler::observe(const at::Tensor& loss, const std::vector<std::size_t>& examples,
                       const ObserveOptions& options) {
-  std::vector<Index> named;
-  for (const std::size_t example : examples)
-    named.push_back(static_cast<Index>(std::min<std::size_t>(example, kMaxExamples)));
+  auto named = as_names(examples);
   impl_->core_.check_outstanding(named);
   impl_->observe(loss, std::move(named), options);
 }
 
 void Sampler::observe_gradients(const std::vector<at::Tensor>& rows) {
+  Observed observed = impl_->observed(rows);
+  const auto oldest = impl_->oldest(static_cast<std::size_t>(observed.batch));
+  impl_->observe_now(std::move(observed), oldest);
+}
+
+void Sampler::observe_gradients(const std::vector<at::Tensor>& rows,
+                                const std::vector<std::size_t>& examples) {
+  const auto named = as_names(examples);
+  impl_->core_.check_outstanding(named);
+  Observed observed = impl_->observed(rows);
+  if (static_cast<std::size_t>(observed.batch) != named.size())
+    throw UserError(
+        "Sampler::observe_gradients",
+        fmt::format("{} rows and {} examples; one example per row is needed", observed.batch, named.size()));
+  impl_->observe_now(std::move(observed), named);
+}
+
+/// Vectors that were given, as a backward would have left them.
+Observed Sampler::Impl::observed(const std::vector<at::Tensor>& rows) {
   const at::NoGradGuard no_grad;
   if (rows.empty())
     throw UserError("Sampler::observe_gradients", "no tensors; give B x d, or B x .. per parameter");
@@ -165,8 +241,8 @@ void Sampler::observe_gradients(const std::vector<at::Tensor>& rows) {
                       fmt::join(r.sizes(), "x"), observed.batch));
   for (std::size_t k = 0; k < rows.size(); ++k)
     observed.parameters.push_back(
-        {impl_->given(k, rows[k]), Contribution::of_rows(rows[k].detach().reshape({observed.batch, -1}))});
-  impl_->observe_now(std::move(observed), impl_->oldest(static_cast<std::size_t>(rows.front().size(0))));
+        {given(k, rows[k]), Contribution::of_rows(rows[k].detach().reshape({observed.batch, -1}))});
+  return observed;
 }
 
 void Sampler::observe_microbatch(const std::vector<at::Tensor>& parameters) {
@@ -186,10 +262,11 @@ std::size_t Sampler::missed_backwards() const { return impl_->missed_; }
 ObserveTimings Sampler::timings() const {
   ObserveTimings all = impl_->timings_;
   if (!impl_->record_timings_) return {};
-  const FactorGeometry& factors = impl_->geometry_->factors();
   const Timings core = impl_->core_.timings();
-  all.products = factors.measuring();
-  all.update = factors.applying();
+  if (impl_->geometry_ != nullptr) {
+    all.products = impl_->geometry_->factors().measuring();
+    all.update = impl_->geometry_->factors().applying();
+  }
   all.signs = core.balance - all.products - all.update;
   all.order = core.order;
   return all;
@@ -208,7 +285,11 @@ void Sampler::load(::torch::serialize::InputArchive& archive) {
   at::Tensor blob;
   archive.read("cdgrab.state", blob, /*is_buffer=*/true);
   const auto* bytes = static_cast<const std::byte*>(blob.const_data_ptr());
-  impl_->core_.load(decode_state({bytes, static_cast<std::size_t>(blob.numel())}, "torch archive"));
+  load_state(decode_state({bytes, static_cast<std::size_t>(blob.numel())}, "torch archive"));
+}
+
+void Sampler::load_state(const State& state) {
+  impl_->core_.load(state);
   impl_->forget_waiting();
 }
 

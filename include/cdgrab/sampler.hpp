@@ -89,6 +89,8 @@ class Sampler {
   /// The next `count` examples at most; empty when the epoch is through. Valid until the next call
   /// of a non-const member.
   std::span<const Index> next(std::size_t count);
+  /// What next(count) would return, without handing it out.
+  [[nodiscard]] std::vector<Index> upcoming(std::size_t count) const;
 
   /// The vectors of the oldest units handed out and not yet observed, in that order.
   template <class T>
@@ -97,7 +99,8 @@ class Sampler {
   template <class T>
   void observe(const Rows<T>& rows, std::span<const Index> examples);
 
-  /// The same for vectors that are already the current block of geometry().
+  /// The same for vectors that are already the current block of geometry(). An order that does not balance
+  /// needs none: the examples count as seen.
   void observe_block();
   void observe_block(std::span<const Index> examples);
 
@@ -137,6 +140,9 @@ class Sampler {
   [[nodiscard]] Timings timings() const;
 
   [[nodiscard]] Position position() const;
+  /// Where training stands when a loader has run ahead of it: the oldest example that is not observed, or
+  /// position() if nothing is being observed.
+  [[nodiscard]] Position trained_position() const;
   /// Goes to a position of the current epoch; what was observed stays observed.
   void seek(const Position& position);
 

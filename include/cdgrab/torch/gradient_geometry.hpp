@@ -35,6 +35,9 @@ class GradientGeometry {
   /// Throws UserError for a loss whose examples cannot be told apart, naming every parameter concerned.
   void observe(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options = {});
 
+  /// The same and the backward at once, leaving the graph and every .grad as they are.
+  void compute(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options = {});
+
   /// (B, B). These throw UserError before a backward has run.
   [[nodiscard]] at::Tensor gram() const;
   /// (B).

@@ -52,6 +52,7 @@ class Sampler : public ::torch::data::samplers::Sampler<> {
                const ObserveOptions& options = {});
   /// Vectors you already have: one tensor of B x d, or one of B x .. per parameter.
   void observe_gradients(const std::vector<at::Tensor>& rows);
+  void observe_gradients(const std::vector<at::Tensor>& rows, const std::vector<std::size_t>& examples);
   /// One vector for a whole unit: the .grad of these parameters, zero where there is none. For specs with
   /// unit=.
   void observe_microbatch(const std::vector<at::Tensor>& parameters);
@@ -66,6 +67,8 @@ class Sampler : public ::torch::data::samplers::Sampler<> {
   /// Through torch archives; the same state as core().state().
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
+  /// core().load(state), and backwards under way belong to nobody.
+  void load_state(const State& state);
 
  private:
   class Impl;

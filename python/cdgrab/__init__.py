@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cdgrab: the order in which your model should see its examples."""
+
+from cdgrab._build import TORCH_VERSION, VERSION
+from cdgrab.errors import CommunicationError, Error, FileError, InvariantError, StateMismatch, UserError
+from cdgrab.geometry import GradientGeometry, gram, norms
+from cdgrab.sampler import BatchSampler, Sampler
+
+__version__ = VERSION
+__all__ = [
+    "BatchSampler",
+    "CommunicationError",
+    "Error",
+    "FileError",
+    "GradientGeometry",
+    "InvariantError",
+    "Sampler",
+    "StateMismatch",
+    "TORCH_VERSION",
+    "UserError",
+    "gram",
+    "norms",
+]

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the library into the torch it was built for, and hands out its classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cdgrab import _build
+from cdgrab.errors import translated
+
+LIBRARY = Path(__file__).parent / "lib" / "libcdgrab_torch.so"
+
+
+def _load() -> None:
+    found = torch.__version__.split("+")[0]
+    if found != _build.TORCH_VERSION:
+        raise ImportError(
+            f"cdgrab {_build.VERSION} was built for torch {_build.TORCH_VERSION}, but torch {found} is installed; "
+            "rebuild it against this one: pip install --force-reinstall --no-deps ."
+        )
+    if not LIBRARY.is_file():
+        raise ImportError(f"cdgrab: {LIBRARY} is missing; install the package again")
+    torch.ops.load_library(str(LIBRARY))
+
+
+_load()
+
+
+class Native:
+    """An object of the library whose methods raise cdgrab's exceptions."""
+
+    def __init__(self, name: str, *args: Any) -> None:
+        self._object = translated(getattr(torch.classes.cdgrab, name))(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        method = translated(getattr(self._object, name))
+        setattr(self, name, method)
+        return method
+
+
+def parameter_set(parameters: Any, pattern: str | None) -> Any:
+    """The library's ParameterSet, or None for all: from a module or from (name, tensor) pairs."""
+    if parameters is None:
+        if pattern is not None:
+            from cdgrab.errors import UserError
+
+            raise UserError("pattern without parameters; give the model, or its named_parameters()")
+        return None
+    if isinstance(parameters, torch.nn.Module):
+        parameters = parameters.named_parameters()
+    elif isinstance(parameters, dict):
+        parameters = parameters.items()
+    named = list(parameters)
+    names = [name for name, _ in named]
+    tensors = [tensor for _, tensor in named]
+    return translated(torch.classes.cdgrab.ParameterSet)(names, tensors, pattern or "*")

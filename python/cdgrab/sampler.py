@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sampler of a training loop, and its batches."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any
+
+import torch
+import torch.utils.data
+
+from cdgrab._native import Native, parameter_set
+from cdgrab.errors import StateMismatch, UserError
+
+_CHUNK = 1 << 16
+_STATE_VERSION = 1
+
+
+class Sampler(torch.utils.data.Sampler[int]):
+    """Hands out examples in an order that it learns from the loss.
+
+    >>> import torch, cdgrab
+    >>> model = torch.nn.Linear(3, 2)
+    >>> x, y = torch.randn(10, 3), torch.randint(2, (10,))
+    >>> sampler = cdgrab.Sampler(10, order="pair", seed=0)
+    >>> for epoch in range(2):
+    ...     for batch in torch.utils.data.BatchSampler(sampler, 4, drop_last=False):
+    ...         loss = torch.nn.functional.cross_entropy(model(x[batch]), y[batch])
+    ...         sampler.observe(loss, len(batch))  # the one new line, before backward
+    ...         loss.backward()
+    >>> sampler.report()["observed"]
+    10
+
+    Args:
+        examples: how many there are, or the data set itself.
+        order: what kind of order, in the words of docs/cli.md: ``"pair"``, ``"mean; sign=walk,c=30"``, ``"rr"``.
+        seed: of everything random.
+        initial_order: the first epoch's; seeded random if not given.
+        parameters: which ones count, and what they are called in messages: a model, or (name, tensor) pairs. All
+            that require gradients if not given.
+        pattern: names with * and ?, separated by commas; one that begins with ! takes away.
+        reduction: what the loss is of its examples, ``"mean"`` or ``"sum"``.
+        batch_axis: the axis of the examples in what the loss reduces; found out if not given.
+        budget: bytes of per-example gradients that may be held until the signs fall (docs/observe.md).
+        shapes: of the tensors that make up a row, for ``sketch=kron`` only.
+        strict: raise where otherwise a warning would do: an epoch that begins while batches are unobserved.
+        record_herding, record_norms, record_timings: diagnostics, free when off.
+    """
+
+    def __init__(
+        self,
+        examples: int | Sized,
+        order: str = "pair",
+        *,
+        seed: int = 0,
+        initial_order: Sequence[int] | torch.Tensor | None = None,
+        parameters: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | None = None,
+        pattern: str | None = None,
+        reduction: str = "mean",
+        batch_axis: int | None = None,
+        budget: int | None = None,
+        shapes: Sequence[Sequence[int]] = (),
+        strict: bool = False,
+        record_herding: bool = False,
+        record_norms: bool = False,
+        record_timings: bool = False,
+    ) -> None:
+        if not isinstance(examples, int):
+            examples = len(examples)
+        if reduction not in ("mean", "sum"):
+            raise UserError(f"reduction is {reduction!r}; 'mean' and 'sum' are allowed")
+        if initial_order is not None:
+            initial_order = torch.as_tensor(initial_order, dtype=torch.int64)
+        self._reduction = reduction
+        self._batch_axis = -1 if batch_axis is None else batch_axis
+        self._budget = -1 if budget is None else budget
+        self._parameters = parameter_set(parameters, pattern)
+        self._strict = strict
+        self._arguments = (
+            examples,
+            order,
+            seed,
+            initial_order,
+            [list(shape) for shape in shapes],
+            record_herding,
+            record_norms,
+            record_timings,
+        )
+        self._native = Native("Sampler", *self._arguments)
+        self._batch_size = 1  # of the last observation
+        self._yielded = 0  # examples handed to the loader that the library has not been told of yet
+        self._iterator: _Iterator | None = None
+        self._warned: set[str] = set()
+
+    def __len__(self) -> int:
+        return int(self._native.length())
+
+    def __iter__(self) -> _Iterator:
+        return _Iterator(self)
+
+    def __repr__(self) -> str:
+        return f"cdgrab.Sampler({self._native.examples()}, order={self.order!r}, epoch {self.epoch})"
+
+    # -- observing ---------------------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        loss: torch.Tensor,
+        batch_size: int | None = None,
+        *,
+        indices: Sequence[int] | torch.Tensor | None = None,
+    ) -> None:
+        """Read the per-example gradients off the backward of `loss`, when it runs.
+
+        They are those of the oldest `batch_size` examples handed out and not yet observed; with `indices`, of the
+        examples named, one per row of the batch. `loss` is a scalar or one number per example.
+        """
+        self._tell()
+        options = (self._reduction == "sum", self._batch_axis, self._parameters, self._budget)
+        if (batch_size is None) == (indices is None):
+            raise UserError("observe takes batch_size or indices=, one of the two")
+        if indices is not None:
+            named = torch.as_tensor(indices, dtype=torch.int64)
+            self._native.observe_named(loss, named, *options)
+            self._batch_size = len(named)
+        else:
+            self._native.observe(loss, int(batch_size), *options)  # type: ignore[arg-type]
+            self._batch_size = int(batch_size)  # type: ignore[arg-type]
+
+    def step(
+        self,
+        per_sample_grads: torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor],
+        *,
+        indices: Sequence[int] | torch.Tensor | None = None,
+    ) -> None:
+        """Take per-example gradients that you have: B x d, or a dict or list of B x .. tensors, one per parameter."""
+        self._tell()
+        if isinstance(per_sample_grads, torch.Tensor):
+            rows = [per_sample_grads]
+        elif isinstance(per_sample_grads, Mapping):
+            rows = list(per_sample_grads.values())
+        else:
+            rows = list(per_sample_grads)
+        named = None if indices is None else torch.as_tensor(indices, dtype=torch.int64)
+        self._native.observe_gradients(rows, named)
+        self._batch_size = len(rows[0])
+
+    def observe_microbatch(self, parameters: Iterable[torch.Tensor]) -> None:
+        """One vector for a whole unit, read from the .grad of `parameters`; for orders with ``unit=``."""
+        self._tell()
+        self._native.observe_microbatch(list(parameters))
+
+    def set_scores(self, scores: torch.Tensor | Sequence[float]) -> None:
+        """For the order ``score``: one number per unit, ascending in the next epoch."""
+        self._native.set_scores(torch.as_tensor(scores, dtype=torch.float64))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Advisory, for frameworks that call it: the order is state, and no function of the epoch's number."""
+        if epoch not in (self.epoch, self.epoch + 1):
+            self._warn(
+                "set_epoch", f"set_epoch({epoch}) in epoch {self.epoch} changes nothing: the order is part of the state"
+            )
+
+    # -- what there is to know ---------------------------------------------------------------------------------
+
+    @property
+    def order(self) -> str:
+        """The kind of order, in full."""
+        return str(self._native.spec())
+
+    @property
+    def epoch(self) -> int:
+        return int(self._native.position()[0])
+
+    def current_order(self) -> torch.Tensor:
+        """The order of this epoch, in units; frozen when it begins."""
+        return self._native.order()  # type: ignore[no-any-return]
+
+    def next_order(self) -> torch.Tensor:
+        """The order that the next epoch would have if this one ended now."""
+        return self._native.next_order()  # type: ignore[no-any-return]
+
+    def report(self) -> dict[str, int]:
+        """What became of the units of this epoch: observed, not_finite, unpaired, unobserved."""
+        self._tell()
+        return dict(self._native.report())
+
+    def last_report(self) -> dict[str, int]:
+        """The same of the epoch that ended last."""
+        return dict(self._native.last_report())
+
+    def herding_bound(self) -> dict[str, float]:
+        """Of the epoch that ended last, with record_herding: of its order and of the one made from it."""
+        return dict(self._native.herding())
+
+    def norms(self) -> torch.Tensor:
+        """The length of every unit's last vector, with record_norms; NaN where none was seen."""
+        return self._native.norms()  # type: ignore[no-any-return]
+
+    def timings(self) -> dict[str, float]:
+        """Seconds so far, with record_timings: walk, gradients, products, signs, update, order."""
+        return dict(self._native.timings())
+
+    def missed_backwards(self) -> int:
+        """Observed losses that were dropped without a backward."""
+        return int(self._native.missed_backwards())
+
+    # -- state -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, at any moment: integers, numbers, texts and tensors.
+
+        What a loader has prefetched and training has not seen is handed out again after a load.
+        """
+        self._tell()
+        integers, numbers, texts, tensors = self._native.state()
+        state: dict[str, Any] = {**integers, **numbers, **texts, **tensors}
+        state["version"] = _STATE_VERSION
+        state["trained"] = int(self._native.trained_position()[1])
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any], *, replay: bool = False) -> None:
+        """Take back what state_dict() gave, into a sampler made with the same arguments.
+
+        Iteration goes on where training stood; with `replay`, at the first example of the same epoch, for loops that
+        skip the batches that were trained on.
+        """
+        entries = dict(state)
+        version, trained = entries.pop("version", None), entries.pop("trained", None)
+        if version != _STATE_VERSION or not isinstance(trained, int):
+            raise StateMismatch(
+                f"a state of version {version!r}; {_STATE_VERSION} is read: it was not made by this cdgrab's state_dict()"
+            )
+        kinds: dict[type, dict[str, Any]] = {int: {}, float: {}, str: {}, torch.Tensor: {}}
+        for key, value in entries.items():
+            kind = next((kind for kind in kinds if isinstance(value, kind)), None)
+            if kind is None:
+                raise StateMismatch(f"{key!r} is a {type(value).__name__}; integers, numbers, texts and tensors are allowed")
+            kinds[kind][key] = value
+        self._native.load(kinds[int], kinds[float], kinds[str], kinds[torch.Tensor])
+        self._yielded = 0
+        self._iterator = None
+        self._native.seek(self.epoch, 0 if replay else trained)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state as a file that C++ and ``cdgrab inspect`` read too."""
+        self._tell()
+        self._native.save_file(os.fspath(path))
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Read a file that save() or C++ wrote."""
+        self._native.load_file(os.fspath(path))
+        self._yielded = 0
+        self._iterator = None
+        self._native.seek(*self._native.trained_position())
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._parameters is not None:
+            raise UserError(
+                "a sampler that was given parameters cannot be pickled, since they belong to a model; save its "
+                "state_dict() and load it into a new one"
+            )
+        kept = {key: value for key, value in self.__dict__.items() if key not in ("_native", "_iterator", "_yielded")}
+        return {**kept, "_state": self.state_dict()}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        state = kept.pop("_state")
+        self.__dict__.update(kept)
+        self._native = Native("Sampler", *self._arguments)
+        self._yielded = 0
+        self._iterator = None
+        self.load_state_dict(state)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Handing out one by one is Python's; the library hears of it when it matters."""
+        if self._yielded:
+            self._native.hand_out(self._yielded)
+            self._yielded = 0
+
+    def _begin(self, iterator: _Iterator) -> None:
+        self._tell()
+        report = self._native.report()
+        # Less than a batch may be a dropped tail; with more, a loader ran ahead, or the loop was broken off.
+        if report["observed"] and self._native.balances() and self._native.outstanding() >= self._batch_size:
+            self._complain_of_unobserved()
+        self._native.begin()
+        self._iterator = iterator
+
+    def _complain_of_unobserved(self) -> None:
+        text = (
+            f"epoch {self.epoch} ends with {self._native.outstanding()} units handed out and not observed; they keep "
+            "their place in the next order. If the loader prefetches across epochs, name the examples: "
+            "observe(loss, indices=..)"
+        )
+        if self._strict:
+            raise UserError(text)
+        self._warn("unobserved", text)
+
+    def _warn(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(f"cdgrab: {text}", stacklevel=3)
+
+
+class _Iterator(Iterator[int]):
+    """One pass; the epoch begins with its first example, so that a peek at a loader costs nothing."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._chunk: list[int] = []
+        self._at = 0
+        self._begun = False
+
+    def __iter__(self) -> _Iterator:
+        return self
+
+    def __next__(self) -> int:
+        if self._at == len(self._chunk):
+            self._fetch()
+        elif self._sampler._iterator is not self:
+            self._refuse()
+        example = self._chunk[self._at]
+        self._at += 1
+        self._sampler._yielded += 1
+        return example
+
+    def _fetch(self) -> None:
+        sampler = self._sampler
+        if not self._begun:
+            sampler._begin(self)
+            self._begun = True
+        elif sampler._iterator is not self:
+            if not self._chunk:
+                raise StopIteration
+            self._refuse()
+        sampler._tell()
+        self._chunk = sampler._native.upcoming(_CHUNK).tolist()
+        self._at = 0
+        if not self._chunk:
+            raise StopIteration
+
+    def _refuse(self) -> None:
+        raise UserError("an iterator of a sampler that has begun another pass, or was loaded, since; use the newest")
+
+    def seek(self, epoch: int, handed_out: int) -> None:
+        """Go on from there; all handed out means the beginning of the next epoch."""
+        sampler = self._sampler
+        sampler._tell()
+        if epoch + 1 == sampler.epoch and handed_out >= len(sampler):
+            epoch, handed_out = sampler.epoch, 0
+        if epoch != sampler.epoch:
+            raise StateMismatch(
+                f"a loader's position in epoch {epoch}, and the sampler is in epoch {sampler.epoch}; load the "
+                "sampler's state_dict() of that moment first"
+            )
+        sampler._native.seek(epoch, handed_out)
+        self._chunk, self._at = [], 0
+
+
+class BatchSampler(torch.utils.data.BatchSampler):
+    """Batches of a Sampler whose iterator knows its position, for torchdata's StatefulDataLoader.
+
+    >>> import cdgrab
+    >>> batches = cdgrab.BatchSampler(cdgrab.Sampler(10, order="so"), 4, drop_last=False)
+    >>> len(batches), [len(batch) for batch in batches]
+    (3, [4, 4, 2])
+    """
+
+    def __init__(self, sampler: Sampler, batch_size: int, drop_last: bool = False) -> None:
+        if not isinstance(sampler, Sampler):
+            raise UserError(f"a {type(sampler).__name__}; cdgrab.BatchSampler takes a cdgrab.Sampler")
+        super().__init__(sampler, batch_size, drop_last)
+
+    def __iter__(self) -> _BatchIterator:  # type: ignore[override]
+        return _BatchIterator(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+
+
+class _BatchIterator(Iterator[list[int]]):
+    """Its state is the position: asked for at every batch, it costs the same for any number of examples."""
+
+    def __init__(self, batches: BatchSampler) -> None:
+        self._batches = batches
+        self._sampler: Sampler = batches.sampler  # type: ignore[assignment]
+        self._iterator = iter(self._sampler)
+
+    def __iter__(self) -> _BatchIterator:
+        return self
+
+    def __next__(self) -> list[int]:
+        batch = []
+        for example in self._iterator:
+            batch.append(example)
+            if len(batch) == self._batches.batch_size:
+                return batch
+        if not batch or self._batches.drop_last:
+            raise StopIteration
+        return batch
+
+    def state_dict(self) -> dict[str, int]:
+        self._sampler._tell()
+        epoch, handed_out = self._sampler._native.position()
+        return {"epoch": epoch, "handed_out": handed_out}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self._iterator.seek(state["epoch"], state["handed_out"])
