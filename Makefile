@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shorthands: all that is done here is in scripts/ and CMakePresets.json.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench format lint asan clean
+.PHONY: help setup build demo test python bench format lint asan clean
 MAKEFLAGS += --no-print-directory
 
 cmake = cmake --log-level=WARNING --preset
 # The release build has everything, the LibTorch adapter included; the others are the core alone.
 release = $(cmake) release -DCDGRAB_BUILD_TORCH=ON -DCMAKE_PREFIX_PATH="$$(scripts/torch_path)"
 report = build/release/herd.html
+python = PYTHONPATH=build/release/python/package OMP_NUM_THREADS=1 .venv/bin/python
 
 help:   ## this list
 	@sed -nE 's/^([a-z]+): *[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -37,8 +38,16 @@ test:   ## every check and every test
 	@$(release) >/dev/null
 	@cmake --build --preset release
 	@ctest --preset release
+	@$(MAKE) python
+	@scripts/check_wheel
 	@scripts/lint
 	@$(MAKE) asan
+
+python: ## the Python package's checks and tests, on the release build
+	@.venv/bin/ruff check --quiet
+	@.venv/bin/ruff format --check --quiet
+	@.venv/bin/mypy --no-error-summary
+	@$(python) -m pytest --quiet --doctest-modules build/release/python/package tests/python
 
 bench:  ## what it costs, in multiples of reading the vectors once
 	@$(MAKE) build

@@ -16,8 +16,13 @@ using ::torch::autograd::variable_list;
 namespace nodes = ::torch::autograd::generated;
 
 /// A tensor that `node` saved in the forward pass; only while the node has not run yet.
-inline Tensor saved(const ::torch::autograd::SavedVariable& variable, Node* node) {
-  return variable.unpack(c10::intrusive_ptr<Node>::reclaim_copy(node));
+inline Tensor saved(::torch::autograd::SavedVariable& variable, Node* node) {
+  Tensor value = variable.unpack(c10::intrusive_ptr<Node>::reclaim_copy(node));
+  // Checkpointing hands a tensor out once: from here on the node has it as any other saved tensor.
+  if (variable.has_hooks())
+    variable =
+        ::torch::autograd::SavedVariable(value.grad_fn().get() == node ? value.detach() : value, false);
+  return value;
 }
 
 }  // namespace cdgrab::torch

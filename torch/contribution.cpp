@@ -168,6 +168,19 @@ std::size_t Contribution::row_bytes() const {
   return static_cast<std::size_t>(f.batch() * f.m * f.n * f.right.element_size());
 }
 
+void Contribution::to(at::ScalarType dtype) {
+  if (rows_.defined()) rows_ = rows_.to(dtype);
+  for (Factors& f : factors_) {
+    if (f.left.defined()) f.left = f.left.to(dtype);
+    if (f.expand && f.right.scalar_type() != dtype)
+      f.expand = [expand = std::move(f.expand), dtype](const Tensor& right) {
+        return expand(right).to(dtype);
+      };
+    else
+      f.right = f.right.to(dtype);
+  }
+}
+
 void Contribution::merge() {
   const auto plain = [](const Factors& f) { return !f.is_lookup() && !f.expand; };
   if (std::count_if(factors_.begin(), factors_.end(), plain) < 2) return;

@@ -62,6 +62,8 @@ class Contribution {
   /// Bytes held as factors, and what the rows would take.
   [[nodiscard]] std::size_t factor_bytes() const;
   [[nodiscard]] std::size_t row_bytes() const;
+  /// In this type: mixed precision computes in less than products should be taken in.
+  void to(at::ScalarType dtype);
   /// Several uses become one of as many positions, where they are plain products.
   void merge();
   /// Becomes rows, without the factors.

@@ -271,15 +271,22 @@ void GhostGeometry::recall(std::size_t number, const ParameterGradients& gradien
 }
 
 void GhostGeometry::meet(const Observed& observed) {
+  const auto known = [this](const ParameterGradients& p) {
+    return number_.contains(p.parameter.unsafeGetTensorImpl());
+  };
+  if (!met_.empty() && !observed.parameters.empty() &&
+      std::none_of(observed.parameters.begin(), observed.parameters.end(), known))
+    throw UserError(
+        "observe",
+        "this loss depends on none of the parameters of the batches before it: if the loop makes new tensors "
+        "in every step, give their per-example gradients instead (observe_gradients; step in Python)");
   std::vector<Slot> fresh;
-  std::vector<const void*> keys;
+  std::size_t unmet = 0;
   auto next_part = static_cast<std::int64_t>(rows_.size());
   std::int64_t small_part = kFactors;
   for (const ParameterGradients& p : observed.parameters) {
-    const void* key = p.parameter.unsafeGetTensorImpl();
-    if (number_.contains(key)) continue;
-    const std::size_t number = number_.size() + keys.size();
-    keys.push_back(key);
+    if (known(p)) continue;
+    const std::size_t number = number_.size() + unmet++;
     if (number < slots_.size()) {
       recall(number, p);
       continue;
@@ -294,7 +301,9 @@ void GhostGeometry::meet(const Observed& observed) {
       slot.part = next_part++;
   }
   make_parts(std::move(fresh));
-  for (const void* key : keys) number_.emplace(key, number_.size());
+  for (const ParameterGradients& p : observed.parameters)
+    if (number_.try_emplace(p.parameter.unsafeGetTensorImpl(), number_.size()).second)
+      met_.push_back(p.parameter);
 }
 
 void GhostGeometry::set_block(Observed&& observed) {

@@ -92,6 +92,7 @@ class GhostGeometry final : public CompositeGeometry {
   std::vector<std::unique_ptr<RowsPart>> rows_;
   std::vector<Slot> slots_;
   std::unordered_map<const void*, std::size_t> number_;  ///< of a parameter that was met, in slots_
+  std::vector<Tensor> met_;  ///< keeps them alive, so that no other can take a parameter's place in memory
 };
 
 }  // namespace cdgrab::torch

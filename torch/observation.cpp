@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -47,6 +48,16 @@ void check_loss(const Tensor& loss, std::int64_t batch) {
                               fmt::join(loss.sizes(), "x"), batch));
 }
 
+/// A region whose parameters do not appear in the graph would be left out in silence.
+void check_visible(const Graph& graph) {
+  for (Node* node : graph.nodes)
+    if (node->name().find("CheckpointFunctionBackward") != std::string::npos)
+      throw UserError(
+          "observe",
+          "re-entrant checkpointing (CheckpointFunctionBackward) hides the parameters inside it; use "
+          "checkpoint(.., use_reentrant=False)");
+}
+
 /// All that no rule covers, in one message.
 void check_rules(const Graph& graph, const ParameterSet& parameters) {
   std::set<std::string> missing;
@@ -54,11 +65,18 @@ void check_rules(const Graph& graph, const ParameterSet& parameters) {
     if (rule_for(use) == nullptr)
       missing.insert(fmt::format("{} with {}", use.node->name(), parameters.describe(use.parameter)));
   if (missing.empty()) return;
+  const bool compiled = std::any_of(missing.begin(), missing.end(), [](const std::string& text) {
+    return text.find("CompiledFunctionBackward") != std::string::npos;
+  });
+  constexpr const char* kCompiled =
+      " A compiled region is one node: compile only parts without parameters, observe the model uncompiled, "
+      "or order "
+      "microbatches (unit= and observe_microbatch), which reads .grad.";
   throw UserError(
       "observe",
-      fmt::format("no rule covers: {}. Leave these parameters out (ObserveOptions::parameters), or give "
+      fmt::format("no rule covers: {}.{} Leave these parameters out (ObserveOptions::parameters), or give "
                   "the vectors themselves to observe_gradients",
-                  fmt::join(missing, "; ")));
+                  fmt::join(missing, "; "), compiled ? kCompiled : ""));
 }
 
 }  // namespace
@@ -68,6 +86,7 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   check_loss(loss, batch);
   const at::NoGradGuard no_grad;
   Graph graph = find_uses(loss, options.parameters);
+  check_visible(graph);
   if (graph.uses.empty())
     throw UserError(
         "observe",
@@ -136,6 +155,7 @@ void Observation::visit(Node* node, const variable_list& gradients) {
     const Moment moment{node, use.slot, gradients, use.layout, batch_};
     const Rule rule = batch_ == 1 ? whole_gradient : rule_for(use);
     Contribution contribution = through_chain(rule(moment), use);
+    contribution.to(use.parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
     collect(collected_[index_.at(use.parameter.unsafeGetTensorImpl())], std::move(contribution));
   }
 }

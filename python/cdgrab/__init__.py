@@ -8,6 +8,7 @@ from cdgrab.sampler import BatchSampler, Sampler
 
 __version__ = VERSION
 __all__ = [
+    "TORCH_VERSION",
     "BatchSampler",
     "CommunicationError",
     "Error",
@@ -16,7 +17,6 @@ __all__ = [
     "InvariantError",
     "Sampler",
     "StateMismatch",
-    "TORCH_VERSION",
     "UserError",
     "gram",
     "norms",

@@ -25,7 +25,7 @@ def main() -> int:
     sampler.observe(loss, len(batch))
     loss.backward()
     print(f"works   6 examples observed, next order {sampler.next_order().tolist()}")
-    print("use     sampler = cdgrab.Sampler(len(dataset), order='pair'); sampler.observe(loss, len(x)) before backward()")
+    print("use     sampler = cdgrab.Sampler(len(dataset)), and sampler.observe(loss, len(x)) before loss.backward()")
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cdgrab import _build
-from cdgrab.errors import translated
+from cdgrab.errors import UserError, translated
 
 LIBRARY = Path(__file__).parent / "lib" / "libcdgrab_torch.so"
 
@@ -23,7 +23,7 @@ def _load() -> None:
         )
     if not LIBRARY.is_file():
         raise ImportError(f"cdgrab: {LIBRARY} is missing; install the package again")
-    torch.ops.load_library(str(LIBRARY))
+    torch.ops.load_library(str(LIBRARY))  # type: ignore[no-untyped-call]
 
 
 _load()
@@ -43,11 +43,9 @@ class Native:
 
 def parameter_set(parameters: Any, pattern: str | None) -> Any:
     """The library's ParameterSet, or None for all: from a module or from (name, tensor) pairs."""
+    if parameters is None and pattern is not None:
+        raise UserError("pattern without parameters; give the model, or its named_parameters()")
     if parameters is None:
-        if pattern is not None:
-            from cdgrab.errors import UserError
-
-            raise UserError("pattern without parameters; give the model, or its named_parameters()")
         return None
     if isinstance(parameters, torch.nn.Module):
         parameters = parameters.named_parameters()

@@ -231,13 +231,13 @@ class Sampler(torch.utils.data.Sampler[int]):
         version, trained = entries.pop("version", None), entries.pop("trained", None)
         if version != _STATE_VERSION or not isinstance(trained, int):
             raise StateMismatch(
-                f"a state of version {version!r}; {_STATE_VERSION} is read: it was not made by this cdgrab's state_dict()"
+                f"a state of version {version!r}; {_STATE_VERSION} is read: was it made by state_dict() of a sampler?"
             )
         kinds: dict[type, dict[str, Any]] = {int: {}, float: {}, str: {}, torch.Tensor: {}}
         for key, value in entries.items():
             kind = next((kind for kind in kinds if isinstance(value, kind)), None)
             if kind is None:
-                raise StateMismatch(f"{key!r} is a {type(value).__name__}; integers, numbers, texts and tensors are allowed")
+                raise StateMismatch(f"{key!r} is a {type(value).__name__}; numbers, texts and tensors are allowed")
             kinds[kind][key] = value
         self._native.load(kinds[int], kinds[float], kinds[str], kinds[torch.Tensor])
         self._yielded = 0
@@ -374,12 +374,13 @@ class BatchSampler(torch.utils.data.BatchSampler):
         if not isinstance(sampler, Sampler):
             raise UserError(f"a {type(sampler).__name__}; cdgrab.BatchSampler takes a cdgrab.Sampler")
         super().__init__(sampler, batch_size, drop_last)
+        self.sampler: Sampler = sampler
 
-    def __iter__(self) -> _BatchIterator:  # type: ignore[override]
+    def __iter__(self) -> _BatchIterator:
         return _BatchIterator(self)
 
     def set_epoch(self, epoch: int) -> None:
-        self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        self.sampler.set_epoch(epoch)
 
 
 class _BatchIterator(Iterator[list[int]]):
@@ -387,7 +388,7 @@ class _BatchIterator(Iterator[list[int]]):
 
     def __init__(self, batches: BatchSampler) -> None:
         self._batches = batches
-        self._sampler: Sampler = batches.sampler  # type: ignore[assignment]
+        self._sampler = batches.sampler
         self._iterator = iter(self._sampler)
 
     def __iter__(self) -> _BatchIterator:

@@ -22,6 +22,7 @@ while read -r line; do
     make*)
       target=$(cut -d' ' -f2 <<<"$command")
       grep -q "^$target:" Makefile || { echo "$page: make has no target $target" >&2; exit 1; } ;;
+    pip* | python*) ;;  # scripts/check_wheel does these, in an environment of its own
     *bench_*)
       program=${command%% *}
       [[ -x $program ]] || { echo "$page: no program $program" >&2; exit 1; } ;;

@@ -474,6 +474,42 @@ TEST(TorchSampler, ABatchThatCannotBeToldApartIsRefusedAndCanBeNamed) {
   EXPECT_NE(none.find("the 3 examples"), std::string::npos) << none;
 }
 
+TEST(TorchSampler, ALoopThatMakesNewParametersEveryStepIsRefused) {
+  Sampler sampler(12, "pair");
+  sampler.next(12);
+  const Tensor x = at::randn({4, 3});
+  const auto observe = [&](const Tensor& w) {
+    const Tensor loss = x.mm(w).pow(2).sum(1).mean();
+    sampler.observe(loss, 4);
+    loss.backward();
+  };
+  observe(at::randn({3, 2}).set_requires_grad(true));
+  EXPECT_THROW(observe(at::randn({3, 2}).set_requires_grad(true)), UserError);
+}
+
+/// Experts that only some batches reach: zero where they are not used.
+TEST(TorchSampler, AParameterMayAppearLater) {
+  ::torch::manual_seed(12);
+  const Tensor shared = at::randn({3, 2}, at::kDouble).set_requires_grad(true);
+  const Tensor expert = at::randn({3, 2}, at::kDouble).set_requires_grad(true);
+  const Tensor x = at::randn({12, 3}, at::kDouble);
+  Sampler sampler(12, "pair", {.initial_order = identity_order(12)});
+  cdgrab::Sampler dense(12, parse_spec("pair"), {.initial_order = identity_order(12)});
+  sampler.next(12);
+  dense.next(12);
+  for (std::int64_t k = 0; k < 12; k += 4) {
+    const Tensor some = x.slice(0, k, k + 4);
+    const Tensor out = k == 4 ? some.mm(shared) + some.mm(expert) : some.mm(shared);
+    const Tensor loss = out.pow(2).sum(1).mean();
+    sampler.observe(loss, 4);
+    loss.backward();
+    const Tensor of_shared = 2 * at::einsum("bi,bo->bio", {some, out.detach()}).reshape({4, -1});
+    const Tensor rows = at::cat({of_shared, k == 4 ? of_shared : at::zeros_like(of_shared)}, 1).contiguous();
+    dense.observe(Rows<double>{rows.const_data_ptr<double>(), 4, 12});
+  }
+  EXPECT_EQ(sampler.core().next_order(), dense.next_order());
+}
+
 TEST(TorchSampler, TimingsSayWhereTheTimeWent) {
   const Case c = models::lenet();
   Sampler sampler(8, "pair", {.record_timings = true});

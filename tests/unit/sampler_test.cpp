@@ -314,6 +314,44 @@ TEST(Sampler, AGeometryPassedInIsUsedThroughItsBlock) {
   EXPECT_EQ(theirs.state(), state);
 }
 
+TEST(Sampler, WhatComesNextCanBeSeenWithoutHandingItOut) {
+  for (const char* spec : {"pair", "pair; unit=3"}) {
+    Sampler sampler(10, parse_spec(spec));
+    take(sampler, 4);
+    const std::vector<Index> seen = sampler.upcoming(5);
+    EXPECT_EQ(sampler.position().handed_out, 4U);
+    EXPECT_EQ(take(sampler, 5), seen) << spec;
+    EXPECT_EQ(sampler.upcoming(5).size(), 1U);
+    EXPECT_EQ(sampler.upcoming(0).size(), 0U);
+  }
+}
+
+TEST(Sampler, TrainingStandsAtTheOldestExampleThatIsNotObserved) {
+  Sampler sampler(10, parse_spec("pair"));
+  take(sampler, 8);
+  EXPECT_EQ(sampler.trained_position().handed_out, 0U);
+  observe(sampler, 3);
+  EXPECT_EQ(sampler.trained_position().handed_out, 3U);
+  Sampler units(10, parse_spec("pair; unit=4"));
+  take(units, 10);
+  observe(units, 3);
+  EXPECT_EQ(units.trained_position().handed_out, 10U);
+  Sampler blind(10, parse_spec("rr"));
+  take(blind, 8);
+  EXPECT_EQ(blind.trained_position().handed_out, 8U) << "nobody says where it stands";
+}
+
+TEST(Sampler, NamesAreCheckedBeforeTheVectorsCome) {
+  Sampler sampler(10, parse_spec("pair"));
+  const std::vector<Index> handed = take(sampler, 4);
+  EXPECT_NO_THROW(sampler.check_outstanding(handed));
+  EXPECT_THROW(sampler.check_outstanding(std::vector<Index>{10}), UserError);
+  EXPECT_THROW(sampler.check_outstanding(std::vector<Index>{handed[0], handed[0]}), UserError);
+  EXPECT_THROW(sampler.check_outstanding(sampler.upcoming(1)), UserError);
+  observe(sampler, 1);
+  EXPECT_THROW(sampler.check_outstanding(std::vector<Index>{handed[0]}), UserError);
+}
+
 TEST(Sampler, SizesThatASpecCannotOrderAreRefused) {
   EXPECT_THROW(Sampler(10, parse_spec("recursive-pair; block=4")), UserError);
   EXPECT_NO_THROW(Sampler(12, parse_spec("recursive-pair; block=4")));

@@ -45,7 +45,7 @@ Tensor unfold(const Tensor& input, const Window& window) {
 
 /// The input is kept as it is: unfolded it is as many times larger as the kernel has entries.
 Contribution convolution_rule(const Moment& moment) {
-  const auto* node = static_cast<nodes::ConvolutionBackward0*>(moment.node);
+  auto* node = static_cast<nodes::ConvolutionBackward0*>(moment.node);
   const Tensor g = moment.gradient();
   if (moment.slot == 2) return Contribution::of_rows(g.flatten(2).sum(2));
   const auto shape = edge_shape(moment.node, 1);

@@ -5,7 +5,7 @@
 namespace cdgrab::torch {
 
 Contribution embedding_rule(const Moment& moment) {
-  const auto* node = static_cast<nodes::EmbeddingBackward0*>(moment.node);
+  auto* node = static_cast<nodes::EmbeddingBackward0*>(moment.node);
   const Tensor indices = saved(node->indices_, moment.node);
   Tensor g = moment.gradient();
   const std::int64_t padding = node->padding_idx.expect_int();

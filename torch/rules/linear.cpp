@@ -18,7 +18,7 @@ Contribution product_rule(const Moment& moment, bool parameter_is_right, const T
 }  // namespace
 
 Contribution addmm_rule(const Moment& moment) {
-  const auto* node = static_cast<nodes::AddmmBackward0*>(moment.node);
+  auto* node = static_cast<nodes::AddmmBackward0*>(moment.node);
   if (moment.slot == 0) {
     const double beta = node->beta.toDouble();
     return broadcast_rows(moment, beta == 1.0 ? moment.gradient() : moment.gradient() * beta);
@@ -29,7 +29,7 @@ Contribution addmm_rule(const Moment& moment) {
 }
 
 Contribution mm_rule(const Moment& moment) {
-  const auto* node = static_cast<nodes::MmBackward0*>(moment.node);
+  auto* node = static_cast<nodes::MmBackward0*>(moment.node);
   const bool right = moment.slot == 1;
   const Tensor other = right ? saved(node->self_, moment.node) : saved(node->mat2_, moment.node);
   return product_rule(moment, right, other, right ? 0 : 1, 1.0);
@@ -37,7 +37,7 @@ Contribution mm_rule(const Moment& moment) {
 
 /// A parameter in a batched product has been expanded over the batch; the sum over it is taken here.
 Contribution bmm_rule(const Moment& moment) {
-  const auto* node = static_cast<nodes::BmmBackward0*>(moment.node);
+  auto* node = static_cast<nodes::BmmBackward0*>(moment.node);
   const bool right = moment.slot == 1;
   const Tensor other = right ? saved(node->self_, moment.node) : saved(node->mat2_, moment.node);
   const auto fold_positions = [](const Tensor& t) {
@@ -53,7 +53,7 @@ Contribution bmm_rule(const Moment& moment) {
 
 /// out = input weight^T + bias, kept as one node by some backends.
 Contribution linear_rule(const Moment& moment) {
-  const auto* node = static_cast<nodes::LinearBackward0*>(moment.node);
+  auto* node = static_cast<nodes::LinearBackward0*>(moment.node);
   if (moment.slot == 2) return broadcast_rows(moment, moment.gradient());
   const Tensor g = moment.gradient_by_example();
   const Tensor x = moment.input_by_example(saved(node->input_, moment.node), 0);

@@ -21,7 +21,7 @@ Tensor channels(const Tensor& values, const Tensor& x) {
 
 Contribution layer_norm_rule(const Moment& moment) {
   if (moment.slot == 2) return broadcast_rows(moment, moment.gradient());
-  const auto* node = static_cast<nodes::NativeLayerNormBackward0*>(moment.node);
+  auto* node = static_cast<nodes::NativeLayerNormBackward0*>(moment.node);
   const Tensor x = saved(node->input_, moment.node);
   const Tensor mean = saved(node->result1_, moment.node);
   const Tensor rstd = saved(node->result2_, moment.node);
@@ -29,14 +29,14 @@ Contribution layer_norm_rule(const Moment& moment) {
 }
 
 Contribution rms_norm_rule(const Moment& moment) {
-  const auto* node = static_cast<nodes::FusedRmsNormBackward0*>(moment.node);
+  auto* node = static_cast<nodes::FusedRmsNormBackward0*>(moment.node);
   return broadcast_rows(
       moment, saved(node->input_, moment.node) * saved(node->result1_, moment.node) * moment.gradient());
 }
 
 Contribution group_norm_rule(const Moment& moment) {
   if (moment.slot == 2) return per_channel(moment.gradient());
-  const auto* node = static_cast<nodes::NativeGroupNormBackward0*>(moment.node);
+  auto* node = static_cast<nodes::NativeGroupNormBackward0*>(moment.node);
   const Tensor x = saved(node->input_, moment.node);
   const Tensor groups = x.reshape({x.size(0), node->group, -1});
   const Tensor mean = saved(node->result1_, moment.node).view({x.size(0), node->group, 1});
@@ -47,7 +47,7 @@ Contribution group_norm_rule(const Moment& moment) {
 /// Each example's share of the batch's gradient (docs/math.md, section 6): the shares add up to it.
 Contribution batch_norm_rule(const Moment& moment) {
   if (moment.slot == 2) return per_channel(moment.gradient());
-  const auto* node = static_cast<nodes::NativeBatchNormBackward0*>(moment.node);
+  auto* node = static_cast<nodes::NativeBatchNormBackward0*>(moment.node);
   const Tensor x = saved(node->input_, moment.node);
   const Tensor mean =
       node->training ? saved(node->result1_, moment.node) : saved(node->running_mean_, moment.node);

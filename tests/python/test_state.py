@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resume equals never stopping: state_dict, files, torch.save, StatefulDataLoader, DCP."""
+
+import io
+import time
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torchdata.stateful_dataloader import StatefulDataLoader
+from training import Task, flat
+
+import cdgrab
+
+ORDERS = ["pair", "mean", "batch", "recursive; depth=1", "recursive-pair; depth=1", "pair; sign=halving", "rr"]
+
+
+def through_torch(state):
+    """As a checkpoint file would hold it."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def uninterrupted(order, epochs=3, workers=0):
+    task = Task()
+    sampler = cdgrab.Sampler(23, order, seed=2)
+    loader = task.loader(sampler, num_workers=workers)
+    stream = [flat(task.epoch(sampler, loader)) for _ in range(epochs)]
+    return stream, [p.clone() for p in task.model.parameters()]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [(0, 1), (0, 6), (1, 3), (1, 5), (2, 2)])
+def test_resume_equals_never_stopping(order, workers, stop):
+    if order == "rr" and workers:
+        pytest.skip("without observations a prefetching loader cannot know where training stands")
+    expected, weights = uninterrupted(order)
+    task = Task()
+    sampler = cdgrab.Sampler(23, order, seed=2)
+    stream = [[] for _ in range(3)]
+    for epoch in range(stop[0] + 1):
+        for count, batch in enumerate(task.loader(sampler, num_workers=workers), start=1):
+            stream[epoch] += task.step(sampler, batch)
+            if (epoch, count) == stop:
+                break
+    state = through_torch({"task": task.state_dict(), "sampler": sampler.state_dict()})
+
+    task = Task(lr=99.0)
+    task.load_state_dict(state["task"])
+    sampler = cdgrab.Sampler(23, order, seed=7)
+    sampler.load_state_dict(state["sampler"])
+    iter(sampler), iter(sampler)  # loses nothing
+    for epoch in range(stop[0] + (stop[1] == 6), 3):
+        stream[epoch] += flat(task.epoch(sampler, task.loader(sampler, num_workers=workers)))
+    assert stream == expected
+    assert all(torch.equal(a, b) for a, b in zip(task.model.parameters(), weights, strict=True))
+
+
+@pytest.mark.parametrize("order", ["pair", "mean"])
+def test_resume_after_every_step(order):
+    expected, _ = uninterrupted(order, epochs=2)
+    task = Task()
+    sampler = cdgrab.Sampler(23, order, seed=2)
+    stream = []
+    for _ in range(12):
+        batch = next(iter(task.loader(sampler)))
+        stream += task.step(sampler, batch)
+        state = through_torch(sampler.state_dict())
+        sampler = cdgrab.Sampler(23, order)
+        sampler.load_state_dict(state)
+        assert_same_state(sampler.state_dict(), state)
+    assert stream == flat(expected)
+
+
+def assert_same_state(a, b):
+    assert a.keys() == b.keys()
+    for key, value in a.items():
+        # handed_out is where a loader stood, which a load sets to where training stands
+        if key != "handed_out":
+            assert torch.equal(value, b[key]) if isinstance(value, torch.Tensor) else value == b[key], key
+
+
+def test_states_are_plain_and_keep_their_shapes():
+    task = Task()
+    sampler = cdgrab.Sampler(23, "mean")
+    shapes = set()
+    for batch in task.loader(sampler):
+        task.step(sampler, batch)
+        state = sampler.state_dict()
+        assert all(isinstance(value, (int, float, str, torch.Tensor)) for value in state.values())
+        shapes.add(tuple((k, tuple(v.shape)) for k, v in sorted(state.items()) if isinstance(v, torch.Tensor)))
+    assert len(shapes) == 1
+
+
+def test_files_hold_the_same_as_dicts(tmp_path):
+    task = Task()
+    sampler = cdgrab.Sampler(23)
+    for batch in list(task.loader(sampler))[:3]:
+        task.step(sampler, batch)
+    sampler.save(tmp_path / "order.safetensors")
+    other = cdgrab.Sampler(23)
+    other.load(tmp_path / "order.safetensors")
+    assert_same_state(other.state_dict(), sampler.state_dict())
+    with pytest.raises(cdgrab.FileError):
+        other.load(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("key", ["codes", "order.current", "spec", "examples", "epoch"])
+def test_foreign_states_are_refused_and_change_nothing(key):
+    task = Task()
+    sampler = cdgrab.Sampler(23)
+    task.epoch(sampler)
+    before = sampler.state_dict()
+    bad = dict(before)
+    del bad[key]
+    with pytest.raises(cdgrab.StateMismatch, match=key):
+        sampler.load_state_dict(bad)
+    bad[key] = [1, 2]
+    with pytest.raises(cdgrab.StateMismatch, match=key):
+        sampler.load_state_dict(bad)
+    with pytest.raises(cdgrab.StateMismatch):
+        cdgrab.Sampler(24).load_state_dict(before)
+    with pytest.raises(cdgrab.StateMismatch):
+        cdgrab.Sampler(23, "mean").load_state_dict(before)
+    assert_same_state(sampler.state_dict(), before)
+
+
+def test_distributed_checkpoints_fill_it_in_place(tmp_path):
+    task = Task()
+    sampler = cdgrab.Sampler(23)
+    task.epoch(sampler)
+    dcp.save({"sampler": sampler.state_dict()}, checkpoint_id=tmp_path / "checkpoint")
+    other, filled = cdgrab.Sampler(23, seed=9), {}
+    Task().epoch(other)
+    filled["sampler"] = other.state_dict()
+    dcp.load(filled, checkpoint_id=tmp_path / "checkpoint")
+    other.load_state_dict(filled["sampler"])
+    assert other.next_order().tolist() == sampler.next_order().tolist()
+
+
+def stateful(task, sampler, workers, **options):
+    batches = cdgrab.BatchSampler(sampler, 4, drop_last=False)
+    return StatefulDataLoader(task.dataset, batch_sampler=batches, num_workers=workers, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stops", [[(0, 2)], [(0, 5)], [(0, 6)], [(1, 1)], [(0, 2), (0, 4)], [(0, 6), (1, 6)]])
+def test_a_stateful_loader_resumes(workers, stops):
+    expected, _ = uninterrupted("pair")
+    task = Task()
+    sampler = cdgrab.Sampler(23, seed=2)
+    loader = stateful(task, sampler, workers)
+    stream = [[] for _ in range(3)]
+    epoch = count = 0
+    for stop_epoch, stop_count in [*stops, (2, 6)]:
+        while (epoch, count) != (stop_epoch, stop_count):
+            if count == 6:
+                epoch, count = epoch + 1, 0
+            for batch in loader:
+                stream[epoch] += task.step(sampler, batch)
+                count += 1
+                if (epoch, count) == (stop_epoch, stop_count):
+                    break
+        state = through_torch({"sampler": sampler.state_dict(), "loader": loader.state_dict()})
+        sampler = cdgrab.Sampler(23, seed=2)
+        sampler.load_state_dict(state["sampler"])
+        loader = stateful(task, sampler, workers)
+        loader.load_state_dict(state["loader"])
+    assert stream == expected
+
+
+def test_a_position_of_another_epoch_is_refused():
+    sampler = cdgrab.Sampler(8)
+    iterator = iter(cdgrab.BatchSampler(sampler, 4))
+    with pytest.raises(cdgrab.StateMismatch, match="load the sampler's state_dict"):
+        iterator.load_state_dict({"epoch": 3, "handed_out": 4})
+
+
+def test_a_position_costs_the_same_for_any_number_of_examples():
+    def seconds(n):
+        iterator = iter(cdgrab.BatchSampler(cdgrab.Sampler(n), 64))
+        next(iterator)
+        times = []
+        for _ in range(30):
+            next(iterator)
+            begin = time.perf_counter()
+            state = iterator.state_dict()
+            times.append(time.perf_counter() - begin)
+        assert set(state) == {"epoch", "handed_out"}
+        return sorted(times)[15]
+
+    assert seconds(2_000_000) < 10 * seconds(20_000)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways people train: each against the gradients of one example at a time, or against the plain loop."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from training import Task
+
+import cdgrab
+
+
+class Net(torch.nn.Module):
+    """In-place activations, dropout in eval mode, a norm, a middle part that may be checkpointed or compiled."""
+
+    def __init__(self, middle=lambda function, x: function(x)):
+        super().__init__()
+        self.first = torch.nn.Linear(6, 10)
+        self.inner = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.ReLU(inplace=True), torch.nn.LayerNorm(10))
+        self.last = torch.nn.Linear(10, 3)
+        self.middle = middle
+
+    def forward(self, x):
+        return self.last(self.middle(self.inner, F.relu_(self.first(x))))
+
+
+def one_at_a_time(model, x, y, parameters):
+    rows = []
+    for i in range(len(x)):
+        loss = F.cross_entropy(model(x[i : i + 1]).float(), y[i : i + 1])
+        rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]))
+    return torch.stack(rows)
+
+
+def observed(model, x, y, *, scale=1.0, context=None):
+    geometry = cdgrab.GradientGeometry()
+    if context is None:
+        loss = F.cross_entropy(model(x), y)
+    else:
+        with context():
+            loss = F.cross_entropy(model(x), y)
+    geometry.observe(loss, len(x))
+    (loss * scale).backward()
+    return geometry
+
+
+@pytest.fixture
+def data():
+    return torch.randn(7, 6), torch.randint(3, (7,))
+
+
+def test_loss_scaling_and_accumulation_change_nothing(data):
+    model = Net()
+    for scale in (1.0, 65536.0, 1 / 3):
+        geometry = observed(model, *data, scale=scale)
+        torch.testing.assert_close(
+            geometry.rows(), one_at_a_time(model, *data, geometry.parameters()), rtol=1e-4, atol=1e-6
+        )
+
+
+def test_accumulated_steps_are_observed_one_by_one():
+    task = Task()
+    sampler = cdgrab.Sampler(23)
+    for count, (_, x, y) in enumerate(task.loader(sampler)):
+        loss = F.cross_entropy(task.model(x), y) / 3
+        sampler.observe(loss, len(x))
+        loss.backward()
+        if count % 3 == 2:
+            task.optimizer.step()
+            task.optimizer.zero_grad()
+    assert sampler.report()["observed"] == 23
+
+
+def test_autocast_bfloat16(data):
+    model = Net()
+    geometry = observed(model, *data, context=lambda: torch.autocast("cpu", dtype=torch.bfloat16))
+    expected = one_at_a_time(model, *data, geometry.parameters())
+    error = (geometry.gram() - expected @ expected.T).norm() / (expected @ expected.T).norm()
+    assert geometry.gram().dtype == torch.float32
+    assert error < 0.05, "as near as bfloat16 forward and backward passes are"
+
+
+def test_a_sampler_orders_under_autocast(data):
+    model = Net()
+    sampler = cdgrab.Sampler(7)
+    for _ in range(2):
+        order = list(sampler)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(data[0][order]), data[1][order])
+        sampler.observe(loss, 7)
+        loss.backward()
+    assert sampler.report() == {"epoch": 1, "observed": 7, "not_finite": 0, "unpaired": 1, "unobserved": 0}
+
+
+def test_checkpointing_without_reentry(data):
+    model = Net(lambda function, x: checkpoint(function, x, use_reentrant=False))
+    geometry = observed(model, *data)
+    plain = Net()
+    plain.load_state_dict(model.state_dict())
+    names = {id(p): name for name, p in model.named_parameters()}
+    parameters = [plain.get_parameter(names[id(p)]) for p in geometry.parameters()]
+    torch.testing.assert_close(geometry.rows(), one_at_a_time(plain, *data, parameters), rtol=1e-4, atol=1e-6)
+
+
+def test_reentrant_checkpointing_is_refused_by_name(data):
+    model = Net(lambda function, x: checkpoint(function, x, use_reentrant=True))
+    with pytest.raises(cdgrab.UserError, match="use_reentrant=False"):
+        observed(model, *data)
+
+
+def test_compiled_parts_without_parameters(data):
+    activation = torch.compile(lambda x: torch.tanh(x) * 2, backend="aot_eager")
+    model = Net(lambda function, x: activation(function(x)))
+    geometry = observed(model, *data)
+    eager = Net(lambda function, x: torch.tanh(function(x)) * 2)
+    eager.load_state_dict(model.state_dict())
+    names = {id(p): name for name, p in model.named_parameters()}
+    parameters = [eager.get_parameter(names[id(p)]) for p in geometry.parameters()]
+    torch.testing.assert_close(geometry.rows(), one_at_a_time(eager, *data, parameters), rtol=1e-4, atol=1e-6)
+
+
+def test_a_compiled_model_is_refused_with_the_remedy(data):
+    model = torch.compile(Net(), backend="aot_eager")
+    with pytest.raises(cdgrab.UserError, match=r"CompiledFunctionBackward.*observe_microbatch"):
+        observed(model, *data)
+
+
+def test_a_compiled_model_orders_microbatches():
+    task = Task(n=24)
+    model = torch.compile(task.model, backend="aot_eager")
+    sampler = cdgrab.Sampler(24, "pair; unit=4")
+    for _ in range(2):
+        for _, x, y in task.loader(sampler):
+            task.optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            sampler.observe_microbatch(task.model.parameters())
+    assert sampler.report()["observed"] == 6
+
+
+def _ddp(rank, port, results):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Net())
+    torch.manual_seed(10 + rank)
+    x, y = torch.randn(12, 6), torch.randint(3, (12,))
+    sampler = cdgrab.Sampler(12)
+    order = list(sampler)
+    for count in range(3):
+        rows = order[4 * count : 4 * count + 4]
+        geometry = cdgrab.GradientGeometry()
+        loss = F.cross_entropy(model(x[rows]), y[rows])
+        geometry.observe(loss, 4)
+        sampler.observe(loss, 4)
+        loss.backward()
+        plain = Net()
+        plain.load_state_dict(model.module.state_dict())
+        names = {id(p): name for name, p in model.module.named_parameters()}
+        parameters = [plain.get_parameter(names[id(p)]) for p in geometry.parameters()]
+        expected = one_at_a_time(plain, x[rows], y[rows], parameters)
+        torch.testing.assert_close(geometry.rows(), expected, rtol=1e-4, atol=1e-6)
+    assert sampler.report()["observed"] == 12
+    results[rank] = 1.0
+    dist.destroy_process_group()
+
+
+def test_ddp_gives_every_rank_its_own_examples():
+    results = torch.zeros(2).share_memory_()
+    mp.spawn(_ddp, args=(29511, results), nprocs=2)
+    assert results.tolist() == [1.0, 1.0]
