@@ -37,6 +37,7 @@ void FactorGeometry::move(std::size_t piece, at::Device device) {
   Piece& p = pieces_[piece];
   if (p.options.device() == device) return;
   p.options = p.options.device(device);
+  p.spare.clear();
   for (Tensor& r : p.registers)
     if (r.defined()) r = r.to(device);
 }
@@ -94,10 +95,17 @@ void FactorGeometry::measure(std::span<const Register> live, std::span<const Reg
     gradients = gradients.masked(keep.to(pieces_[piece].options.device()));
 }
 
+Tensor FactorGeometry::zeros(Piece& piece) {
+  if (piece.spare.empty()) return at::zeros({piece.numel}, piece.options);
+  const Tensor memory = piece.spare.back();
+  piece.spare.pop_back();
+  return memory.zero_();
+}
+
 /// `in_place`: no other register is made from the target, so it may be added to where it is.
 Tensor FactorGeometry::changed(std::size_t p, std::span<const Register> live, const Change& change,
-                               bool in_place) const {
-  const Piece& piece = pieces_[p];
+                               bool in_place) {
+  Piece& piece = pieces_[p];
   if (change.weights.empty()) return {};
   const auto weight_of = [&](std::size_t j) { return change.weights[block_size() + j]; };
   Tensor value;
@@ -116,7 +124,7 @@ Tensor FactorGeometry::changed(std::size_t p, std::span<const Register> live, co
       std::any_of(change.weights.begin(), change.weights.begin() + static_cast<std::ptrdiff_t>(block_size()),
                   [](double weight) { return weight != 0.0; });
   if (found == gradients_.end() || !rows) return value;
-  if (!value.defined()) value = at::zeros({piece.numel}, piece.options);
+  if (!value.defined()) value = zeros(piece);
   const Tensor weights = at::tensor(at::ArrayRef<double>(change.weights.data(), block_size()), at::kDouble)
                              .to(piece.options.device(), piece.options.dtype().toScalarType());
   found->second.add_to(value, weights);
@@ -138,7 +146,11 @@ void FactorGeometry::apply(std::span<const Register> live, std::span<const Chang
     std::vector<Tensor> values;
     for (const Change& change : changes)
       values.push_back(changed(p, live, change, !others_need(change.target)));
-    for (std::size_t c = 0; c < changes.size(); ++c) pieces_[p].registers[changes[c].target] = values[c];
+    for (std::size_t c = 0; c < changes.size(); ++c) {
+      Tensor& own = pieces_[p].registers[changes[c].target];
+      if (own.defined() && !values[c].defined()) pieces_[p].spare.push_back(own);
+      own = values[c];
+    }
   }
 }
 

@@ -43,9 +43,11 @@ class FactorGeometry final : public GramGeometry {
     at::TensorOptions options;
     std::int64_t numel = 0;
     std::vector<Tensor> registers;  ///< flat; undefined: zero
+    std::vector<Tensor> spare;      ///< memory of registers that became zero: mapping new pages costs more
   };
+  static Tensor zeros(Piece& piece);
   [[nodiscard]] Tensor changed(std::size_t piece, std::span<const Register> live, const Change& change,
-                               bool in_place) const;
+                               bool in_place);
 
   std::vector<Piece> pieces_;
   std::unordered_map<std::size_t, Contribution> gradients_;

@@ -18,8 +18,8 @@ from cdgrab.errors import CommunicationError, StateMismatch, UserError
 class Sampler(base.Sampler):
     """A cdgrab.Sampler for a loader that Accelerate prepares.
 
-    Accelerate lets every process iterate the whole order and keep every so-manieth batch of it. Each process balances the
-    batches it keeps, with an accumulator of its own; when an epoch ends they put their signs together, and each makes
+    Accelerate lets every process iterate the whole order and deals out its batches in turn. Each process balances the
+    batches it gets, with an accumulator of its own; when an epoch ends they put their signs together, and each makes
     the same next order of them. To begin a pass over the loader is therefore a collective call.
 
     Call attach() once the loader is prepared, then observe() as ever.

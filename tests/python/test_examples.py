@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,8 @@ def hashes(finished: subprocess.CompletedProcess[str]) -> list[str]:
 @functools.cache
 def uninterrupted(order: str) -> list[str]:
     """With no workers: they must change nothing."""
-    return hashes(run("resume", *RESUME, "--order", order, "--workers", "0", "--every", "1000"))
+    with tempfile.TemporaryDirectory() as folder:
+        return hashes(run("resume", *RESUME, "--order", order, "--workers", "0", folder=Path(folder)))
 
 
 @pytest.mark.parametrize(

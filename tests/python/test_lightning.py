@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """cdgrab.lightning against the real Trainer."""
 
-import warnings
-
 import pytest
 import torch
 import torch.nn.functional as F
