@@ -37,16 +37,28 @@ void to_double(const Case& c) {
   for (const Tensor& p : c.parameters) p.set_data(p.data().to(at::kDouble));
 }
 
-class Observe : public testing::TestWithParam<std::tuple<std::size_t, std::int64_t, bool>> {};
+class Observe : public testing::TestWithParam<std::tuple<std::size_t, std::int64_t, bool>> {
+ protected:
+  struct Setting {
+    Case model;
+    Tensor x;
+    Tensor y;
+    std::int64_t batch;
+    double tolerance;
+  };
+  static Setting make_case() {
+    const auto [index, batch, wide] = GetParam();
+    ::torch::manual_seed(7);
+    Case model = models::all()[index];
+    if (wide) to_double(model);
+    auto [x, y] = model.data(batch);
+    if (wide && x.is_floating_point()) x = x.to(at::kDouble);
+    return {std::move(model), x, y, batch, wide ? 1e-10 : 1e-5};
+  }
+};
 
 TEST_P(Observe, GramAndProductsEqualThoseOfOneExampleAtATime) {
-  const auto [index, batch, wide] = GetParam();
-  ::torch::manual_seed(7);
-  const Case c = models::all()[index];
-  if (wide) to_double(c);
-  auto [x, y] = c.data(batch);
-  if (wide && x.is_floating_point()) x = x.to(at::kDouble);
-  const double tolerance = wide ? 1e-10 : 1e-5;
+  const auto [c, x, y, batch, tolerance] = make_case();
 
   const Tensor plain_loss = c.loss(x, y);
   plain_loss.backward();
@@ -203,13 +215,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Coupling,
 
 /// Whatever is formed or not, the numbers are the same: no budget at all, and a generous one.
 TEST_P(Observe, ABudgetChangesWhatIsHeldAndNotTheNumbers) {
-  const auto [index, batch, wide] = GetParam();
-  ::torch::manual_seed(7);
-  const Case c = models::all()[index];
-  if (wide) to_double(c);
-  auto [x, y] = c.data(batch);
-  if (wide && x.is_floating_point()) x = x.to(at::kDouble);
-  const auto observed = [&, &x = x, &y = y, batch = batch](std::size_t budget) {
+  const auto [c, x, y, batch, tolerance] = make_case();
+  const auto observed = [&, &c = c, &x = x, &y = y, batch = batch](std::size_t budget) {
     GradientGeometry geometry;
     const Tensor loss = c.loss(x, y);
     geometry.observe(loss, batch, {.budget = budget});
@@ -218,7 +225,6 @@ TEST_P(Observe, ABudgetChangesWhatIsHeldAndNotTheNumbers) {
   };
   const GradientGeometry none = observed(0);
   const GradientGeometry much = observed(std::size_t{1} << 30);
-  const double tolerance = wide ? 1e-10 : 1e-5;
   EXPECT_LT(error(none.gram(), much.gram()), tolerance);
   EXPECT_LT(error(none.rows(), much.rows()), tolerance);
   std::vector<Tensor> direction;

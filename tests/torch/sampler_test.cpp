@@ -40,6 +40,21 @@ std::vector<Index> order_of(const cdgrab::Sampler& sampler) {
   return {sampler.order().begin(), sampler.order().end()};
 }
 
+std::string archive_of(const Sampler& sampler) {
+  ::torch::serialize::OutputArchive out;
+  sampler.save(out);
+  std::stringstream stream;
+  out.save_to(stream);
+  return stream.str();
+}
+
+void load_archive(Sampler& sampler, const std::string& archive) {
+  std::stringstream stream(archive);
+  ::torch::serialize::InputArchive in;
+  in.load_from(stream);
+  sampler.load(in);
+}
+
 class GhostAgainstDense : public testing::TestWithParam<std::tuple<std::size_t, std::string>> {};
 
 /// The weights change all the time; the vectors are given to both, as a loss and as rows in memory.
@@ -139,14 +154,8 @@ TEST(TorchSampler, AnArchiveInTheMiddleOfAnEpochGoesOnTheSame) {
   for (int i = 0; i < 20; ++i) {
     ASSERT_EQ(step(whole), step(resumed)) << i;
     if (i % 3 != 1) continue;
-    std::stringstream stream;
-    ::torch::serialize::OutputArchive out;
-    resumed.save(out);
-    out.save_to(stream);
-    ::torch::serialize::InputArchive in;
-    in.load_from(stream);
     Sampler other(30, "pair", {.seed = 9});
-    other.load(in);
+    load_archive(other, archive_of(resumed));
     EXPECT_EQ(other.core().state(), resumed.core().state());
     resumed = other;
     resumed.reset();
@@ -172,15 +181,10 @@ TEST(TorchSampler, ABackwardAfterALoadBelongsToNobody) {
   const auto [x, y] = c.data(4);
   Sampler sampler(12, "pair");
   sampler.next(12);
-  ::torch::serialize::OutputArchive out;
-  sampler.save(out);
-  std::stringstream stream;
-  out.save_to(stream);
+  const std::string archive = archive_of(sampler);
   const Tensor loss = c.loss(x, y);
   sampler.observe(loss, 4);
-  ::torch::serialize::InputArchive in;
-  in.load_from(stream);
-  sampler.load(in);
+  load_archive(sampler, archive);
   loss.backward();
   EXPECT_EQ(sampler.core().report().observed, 0U);
 }
@@ -342,14 +346,8 @@ TEST(TorchSampler, TheFileAndTheArchiveHoldTheSameState) {
   loss.backward();
   const auto path = std::filesystem::temp_directory_path() / "cdgrab_torch_state.safetensors";
   save_state(sampler.core().state(), path);
-  ::torch::serialize::OutputArchive out;
-  sampler.save(out);
-  std::stringstream stream;
-  out.save_to(stream);
-  ::torch::serialize::InputArchive in;
-  in.load_from(stream);
   Sampler from_archive(12, "pair");
-  from_archive.load(in);
+  load_archive(from_archive, archive_of(sampler));
   Sampler from_file(12, "pair");
   from_file.core().load(load_state(path));
   std::filesystem::remove(path);
