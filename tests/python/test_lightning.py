@@ -15,9 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 import cdgrab.lightning
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::UserWarning:lightning", "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:::lightning")
 
 
 class Module(pl.LightningModule):
@@ -41,18 +39,14 @@ class Module(pl.LightningModule):
         return [flat([batch for epoch, batch in self.seen if epoch == e]) for e in range(1 + self.seen[-1][0])]
 
 
-def run(order="pair", epochs=3, n=23, seed=2, checkpoints=(), loader=None, resume=None, **options):
+QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+
+def run(order="pair", n=23, seed=2, checkpoints=(), loader=None, resume=None, **options):
     module = Module(n)
     sampler = cdgrab.Sampler(n, order, seed=seed)
-    trainer = pl.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[cdgrab.lightning.Order(sampler), *checkpoints],
-        **{"enable_checkpointing": bool(checkpoints), **options},
-    )
+    callbacks = [cdgrab.lightning.Order(sampler), *checkpoints]
+    trainer = pl.Trainer(max_epochs=3, callbacks=callbacks, enable_checkpointing=bool(checkpoints), **QUIET, **options)
     trainer.fit(module, module.task.loader(sampler, **(loader or {})), ckpt_path=resume)
     return module, sampler
 
@@ -92,15 +86,27 @@ def test_resume_at_the_end_of_an_epoch_equals_never_stopping(tmp_path):
     assert rest.seen == whole.seen[10:]
 
 
+class TwoBackwards(Module):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        for _ in range(2):
+            self.manual_backward(super().training_step(batch, batch_idx))
+
+
+def train(module, sampler, of_the_loader):
+    trainer = pl.Trainer(max_epochs=1, callbacks=[cdgrab.lightning.Order(sampler)], enable_checkpointing=False, **QUIET)
+    trainer.fit(module, module.task.loader(of_the_loader))
+
+
 def test_a_loader_of_another_sampler_is_refused():
-    module = Module()
-    trainer = pl.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_checkpointing=False,
-        callbacks=[cdgrab.lightning.Order(cdgrab.Sampler(23))],
-    )
     with pytest.raises(cdgrab.UserError, match="another sampler"):
-        trainer.fit(module, module.task.loader(cdgrab.Sampler(23)))
+        train(Module(), cdgrab.Sampler(23), cdgrab.Sampler(23))
+
+
+def test_a_second_backward_in_a_batch_is_refused():
+    sampler = cdgrab.Sampler(23)
+    with pytest.raises(cdgrab.UserError, match="second backward"):
+        train(TwoBackwards(), sampler, sampler)
