@@ -15,19 +15,6 @@
 namespace cdgrab::torch {
 namespace {
 
-/// Nodes that have one input and only rearrange it, or take a piece: what is behind them is still the
-/// parameter.
-bool rearranges(const std::string& name) {
-  static const std::unordered_set<std::string> kNames = {
-      "TBackward0",          "TransposeBackward0",    "PermuteBackward0", "ViewBackward0",
-      "UnsafeViewBackward0", "ReshapeAliasBackward0", "ExpandBackward0",  "ToCopyBackward0",
-      "UnsqueezeBackward0",  "SqueezeBackward0",      "SqueezeBackward1", "SqueezeBackward2",
-      "SliceBackward0",      "SelectBackward0",       "CloneBackward0",   "AliasBackward0",
-      "LiftFreshBackward0",
-  };
-  return kNames.contains(name);
-}
-
 const AccumulateGrad* as_leaf(Node* node) { return dynamic_cast<const AccumulateGrad*>(node); }
 
 /// Consumers before producers.
@@ -51,12 +38,14 @@ std::vector<Node*> nodes_below(Node* root) {
 }
 
 /// The parameter behind an edge, and the rearrangements on the way; an undefined tensor if there is none.
-Tensor parameter_behind(Node* node, std::size_t slot, std::vector<Node*>& chain) {
-  Node* below = node->next_edge(slot).function.get();
-  while (below != nullptr && as_leaf(below) == nullptr && rearranges(below->name())) {
-    chain.push_back(below);
-    below = below->next_edge(0).function.get();
+Tensor parameter_behind(Node* node, std::size_t slot, std::vector<Step>& chain) {
+  const ::torch::autograd::Edge* edge = &node->next_edge(slot);
+  while (edge->function != nullptr && as_leaf(edge->function.get()) == nullptr &&
+         rearranges(edge->function.get())) {
+    chain.push_back({edge->function.get(), edge->input_nr, 0});
+    edge = &edge->function->next_edge(0);
   }
+  Node* below = edge->function.get();
   const AccumulateGrad* leaf = below == nullptr ? nullptr : as_leaf(below);
   return leaf == nullptr ? Tensor() : leaf->variable;
 }
@@ -70,16 +59,19 @@ class Hypothesis {
   }
 
   /// False, with the reason kept, if the assumption contradicts itself.
-  bool follow(const std::map<Node*, Layout>& reductions) {
+  bool follow(const std::map<Node*, Place>& reductions) {
     for (Node* node : nodes_) {
       if (as_leaf(node) != nullptr) continue;
+      if (!outputs_agree(node))
+        return refuse(node,
+                      fmt::format("the outputs of {} have the examples in different places", node->name()));
       for (std::size_t slot = 0; slot < node->num_outputs(); ++slot)
         if (node->next_edge(slot).function != nullptr && !follow_edge(node, slot, reductions)) return false;
     }
     return true;
   }
 
-  /// Of the node's first output that the loss depends on.
+  /// Of the node's outputs that the loss depends on, which are all alike.
   [[nodiscard]] Place of(Node* node) const {
     const auto found = places_.lower_bound({node, 0});
     return found == places_.end() || found->first.first != node ? Place() : found->second;
@@ -89,7 +81,14 @@ class Hypothesis {
   [[nodiscard]] Node* culprit() const { return culprit_; }
 
  private:
-  bool follow_edge(Node* node, std::size_t slot, const std::map<Node*, Layout>& reductions) {
+  [[nodiscard]] bool outputs_agree(Node* node) const {
+    const auto first = places_.lower_bound({node, 0});
+    for (auto at = first; at != places_.end() && at->first.first == node; ++at)
+      if (at->second != first->second) return false;
+    return true;
+  }
+
+  bool follow_edge(Node* node, std::size_t slot, const std::map<Node*, Place>& reductions) {
     const at::IntArrayRef input = edge_shape(node, slot);
     Place place;
     if (const auto reduction = reductions.find(node); reduction != reductions.end()) {
@@ -138,20 +137,22 @@ std::vector<Node*> reductions_of(const std::vector<Node*>& nodes) {
 }
 
 std::vector<Layout> candidates(Node* reduction, const BatchOptions& options) {
-  std::vector<Layout> all;
   for (std::size_t slot = 0; slot < reduction->num_outputs(); ++slot) {
-    if (reduction->next_edge(slot).function == nullptr) continue;
+    if (reduction->next_edge(slot).function == nullptr || edge_shape(reduction, slot).empty()) continue;
     const at::IntArrayRef shape = edge_shape(reduction, slot);
-    if (shape.empty()) continue;
-    all = possible_layouts(shape, options.batch);
+    auto all = possible_layouts(shape, options.batch);
     // Class scores stand along dimension 1.
     if (reduction->name().starts_with("NllLoss"))
       std::erase_if(all, [](const Layout& l) { return l.dim != 0; });
-    break;
+    // The axis is meant as it was before (B, T) or (T, B) became one dimension.
+    if (options.batch_axis >= 0)
+      std::erase_if(all, [&](const Layout& l) {
+        const bool outer = l.inner == shape[static_cast<std::size_t>(l.dim)] / options.batch;
+        return options.batch_axis != (outer ? l.dim : l.dim + 1);
+      });
+    return all;
   }
-  if (options.batch_axis >= 0)
-    std::erase_if(all, [&](const Layout& l) { return l.dim != options.batch_axis; });
-  return all;
+  return {};
 }
 
 /// What the batch could not be followed to: the message, with the parameters below `culprit`.
@@ -191,46 +192,101 @@ class Refusal {
   const ParameterSet& parameters_;
 };
 
-/// Every way to place the batch at the reductions that does not contradict itself.
-std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& options, const Refusal& refuse) {
-  std::vector<std::map<Node*, Layout>> choices = {{}};
+using Choice = std::map<Node*, Place>;
+
+/// Every way to give the reductions a place, or none.
+std::vector<Choice> choices_for(const Graph& graph, const BatchOptions& options, const Refusal& refuse) {
+  constexpr std::size_t kMost = 4096;
+  std::vector<Choice> choices = {{}};
   for (Node* reduction : reductions_of(graph.nodes)) {
-    std::vector<std::map<Node*, Layout>> longer;
-    for (const auto& choice : choices)
-      for (const Layout& layout : candidates(reduction, options)) {
+    std::vector<Place> places = {std::nullopt};
+    for (const Layout& layout : candidates(reduction, options)) places.emplace_back(layout);
+    if (choices.size() * places.size() > kMost)
+      refuse(reduction, "there are too many reductions to try where the batch is in each");
+    std::vector<Choice> longer;
+    for (const Choice& choice : choices)
+      for (const Place& place : places) {
         longer.push_back(choice);
-        longer.back()[reduction] = layout;
+        longer.back()[reduction] = place;
       }
-    if (longer.empty())
-      refuse(reduction,
-             fmt::format("no axis of what {} reduces is a multiple of the batch", reduction->name()));
     choices = std::move(longer);
   }
-  std::vector<Hypothesis> survivors;
-  std::optional<Hypothesis> first_refused;
-  for (const auto& choice : choices) {
-    Hypothesis hypothesis(graph, options.batch);
-    if (hypothesis.follow(choice))
-      survivors.push_back(std::move(hypothesis));
-    else if (!first_refused)
-      first_refused.emplace(std::move(hypothesis));
-  }
-  if (survivors.empty()) refuse(first_refused->culprit(), first_refused->reason());
-  return survivors;
+  return choices;
 }
 
-/// The one place that all consistent assumptions give.
-Layout agreed_place(const std::vector<Hypothesis>& survivors, Node* node, const Refusal& refuse) {
-  const Place place = survivors.front().of(node);
-  if (!place) refuse(node, fmt::format("{} has no batch axis", node->name()));
+/// Those that do not contradict themselves, and leave as few reductions as possible without a batch.
+std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& options, const Refusal& refuse) {
+  std::vector<Hypothesis> survivors;
+  std::optional<Hypothesis> refused;
+  const std::vector<Choice> choices = choices_for(graph, options, refuse);
+  const std::size_t reductions = choices.front().size();
+  for (std::size_t without = 0; survivors.empty() && without <= reductions; ++without) {
+    // With a scalar loss some reduction must have it.
+    if (without == reductions && output_shape(graph.root, graph.output).empty()) break;
+    for (const Choice& choice : choices) {
+      const auto none = std::count_if(choice.begin(), choice.end(), [](const auto& c) { return !c.second; });
+      if (static_cast<std::size_t>(none) != without) continue;
+      Hypothesis hypothesis(graph, options.batch);
+      if (hypothesis.follow(choice))
+        survivors.push_back(std::move(hypothesis));
+      else if (!refused)
+        refused.emplace(std::move(hypothesis));
+    }
+  }
+  if (!survivors.empty()) return survivors;
+  if (refused) refuse(refused->culprit(), refused->reason());
+  refuse(graph.root,
+         fmt::format("no axis of what {} reduces is a multiple of the batch", graph.root->name()));
+}
+
+/// Consumers of a node's output, by the edge that leads to it.
+using Consumers = std::multimap<Node*, Step>;
+
+Consumers consumers_of(const std::vector<Node*>& nodes) {
+  Consumers all;
+  for (Node* node : nodes)
+    for (std::size_t slot = 0; slot < node->num_outputs(); ++slot)
+      if (const auto& edge = node->next_edge(slot); edge.function != nullptr)
+        all.emplace(edge.function.get(), Step{node, edge.input_nr, slot});
+  return all;
+}
+
+/// Every place where `use` meets the examples; `survivors` must agree on the way there.
+void meetings(const Use& use, const std::vector<Hypothesis>& survivors, const Consumers& consumers,
+              const Refusal& refuse, std::vector<Use>& out) {
+  const Place place = survivors.front().of(use.node);
   for (const Hypothesis& other : survivors)
-    if (other.of(node) != place)
-      refuse(node, fmt::format("two axes at {} have the length of the batch, and no view tells them apart",
-                               node->name()));
-  return *place;
+    if (other.of(use.node) != place)
+      refuse(use.node,
+             fmt::format("two axes at {} have the length of the batch, and no view tells them apart",
+                         use.node->name()));
+  if (place) {
+    out.push_back(use);
+    out.back().layout = *place;
+    return;
+  }
+  const auto [begin, end] = consumers.equal_range(use.node);
+  for (auto at = begin; at != end; ++at) {
+    Use above = use;
+    above.node = at->second.node;
+    above.slot = at->second.slot;
+    above.chain.insert(above.chain.begin(), Step{use.node, at->second.output, use.slot});
+    meetings(above, survivors, consumers, refuse, out);
+  }
 }
 
 }  // namespace
+
+bool rearranges(Node* node) {
+  static const std::unordered_set<std::string> kNames = {
+      "TBackward0",          "TransposeBackward0",    "PermuteBackward0", "ViewBackward0",
+      "UnsafeViewBackward0", "ReshapeAliasBackward0", "ExpandBackward0",  "ToCopyBackward0",
+      "UnsqueezeBackward0",  "SqueezeBackward0",      "SqueezeBackward1", "SqueezeBackward2",
+      "SliceBackward0",      "SelectBackward0",       "CloneBackward0",   "AliasBackward0",
+      "LiftFreshBackward0",
+  };
+  return kNames.contains(node->name());
+}
 
 at::IntArrayRef edge_shape(Node* node, std::size_t slot) {
   const auto& edge = node->next_edge(slot);
@@ -247,7 +303,7 @@ Graph find_uses(const Tensor& loss, const ParameterSet& parameters) {
   graph.output = static_cast<std::uint32_t>(loss.output_nr());
   graph.nodes = nodes_below(graph.root);
   for (Node* node : graph.nodes) {
-    if (as_leaf(node) != nullptr || rearranges(node->name())) continue;
+    if (as_leaf(node) != nullptr || rearranges(node)) continue;
     for (std::size_t slot = 0; slot < node->num_outputs(); ++slot) {
       Use use{node, slot, {}, {}, {}};
       if (node->next_edge(slot).function != nullptr) use.parameter = parameter_behind(node, slot, use.chain);
@@ -260,7 +316,10 @@ Graph find_uses(const Tensor& loss, const ParameterSet& parameters) {
 void place_batch(Graph& graph, const BatchOptions& options, const ParameterSet& parameters) {
   const Refusal refuse(graph, options, parameters);
   const auto survivors = consistent(graph, options, refuse);
-  for (Use& use : graph.uses) use.layout = agreed_place(survivors, use.node, refuse);
+  const Consumers consumers = consumers_of(graph.nodes);
+  std::vector<Use> placed;
+  for (const Use& use : graph.uses) meetings(use, survivors, consumers, refuse, placed);
+  graph.uses = std::move(placed);
 }
 
 }  // namespace cdgrab::torch

@@ -11,12 +11,20 @@
 
 namespace cdgrab::torch {
 
-/// One use of a parameter: the gradient that `node` sends along edge `slot` reaches it through `chain`,
-/// nodes that only rearrange (transposes, views, expansions, casts).
+/// A node on the way to a parameter: a gradient arrives at `output` and is sent along edge `slot`.
+struct Step {
+  Node* node = nullptr;
+  std::size_t output = 0;
+  std::size_t slot = 0;
+};
+
+/// One use of a parameter: the gradient that `node` sends along edge `slot` reaches it through `chain`: nodes
+/// that only rearrange (transposes, views, casts), or work on what is the same for all examples (a weight
+/// norm, position embeddings).
 struct Use {
   Node* node = nullptr;
   std::size_t slot = 0;
-  std::vector<Node*> chain;
+  std::vector<Step> chain;
   Tensor parameter;
   Layout layout;  ///< of the node's output; without meaning in a batch of one
 };
@@ -33,13 +41,19 @@ Graph find_uses(const Tensor& loss, const ParameterSet& parameters);
 
 struct BatchOptions {
   std::int64_t batch = 0;
-  /// The dimension of the loss's input that holds the examples; -1: found out, or refused if two are
-  /// possible.
+  /// The dimension of the loss's input that holds the examples, counted before (B, T) was flattened; -1:
+  /// found out, or refused if two are possible.
   std::int64_t batch_axis = -1;
 };
 
-/// Gives every use its layout. Throws UserError with the parameters that cannot be attributed and a remedy.
+/// Gives every use its layout. A use that is the same for all examples becomes one by the nodes where it
+/// meets them; one that never does (a penalty) is dropped: no example has a share in it. Throws UserError
+/// with the parameters that cannot be attributed and a remedy.
 void place_batch(Graph& graph, const BatchOptions& options, const ParameterSet& parameters);
+
+/// Nodes that have one input and only rearrange it, or take a piece: what is behind them is still the
+/// parameter.
+bool rearranges(Node* node);
 
 /// The shape of the gradient that `node` sends along edge `slot`.
 at::IntArrayRef edge_shape(Node* node, std::size_t slot);

@@ -87,14 +87,20 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   const at::NoGradGuard no_grad;
   Graph graph = find_uses(loss, options.parameters);
   check_visible(graph);
+  if (batch > 1) {
+    try {
+      place_batch(graph, {batch, options.batch_axis}, options.parameters);
+    } catch (const UserError&) {
+      check_rules(graph, options.parameters);  // where the batch is lost at a node without a rule, say that
+      throw;
+    }
+    check_rules(graph, options.parameters);
+  }
+
   if (graph.uses.empty())
     throw UserError(
         "observe",
         "the loss depends on no parameter that counts; check requires_grad and ObserveOptions::parameters");
-  if (batch > 1) {
-    check_rules(graph, options.parameters);
-    place_batch(graph, {batch, options.batch_axis}, options.parameters);
-  }
 
   auto observation = std::make_shared<Observation>();
   observation->batch_ = batch;

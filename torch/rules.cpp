@@ -33,10 +33,23 @@ std::vector<std::int64_t> permutation_of(Node* node) {
   return dims;
 }
 
+/// One example at a time, through the node itself.
+Tensor apply_each(const Tensor& shaped, const Step& step, at::IntArrayRef below) {
+  std::vector<Tensor> sent;
+  for (std::int64_t i = 0; i < shaped.size(0); ++i) {
+    variable_list gradients(step.node->num_inputs());
+    gradients[step.output] = shaped.select(0, i);
+    const Tensor one = (*step.node)(std::move(gradients)).at(step.slot);
+    sent.push_back(one.defined() ? at::sum_to(one, below) : at::zeros(below, shaped.options()));
+  }
+  return at::stack(sent);
+}
+
 /// Rows of `shape`, seen through one node on the way to the parameter; `shape` becomes the node's input's.
-Tensor rearrange(const Tensor& rows, Node* node, std::vector<std::int64_t>& shape) {
+Tensor rearrange(const Tensor& rows, const Step& step, std::vector<std::int64_t>& shape) {
+  Node* node = step.node;
   const std::int64_t b = rows.size(0);
-  const auto below = edge_shape(node, 0);
+  const auto below = edge_shape(node, step.slot);
   std::vector<std::int64_t> full = {b};
   full.insert(full.end(), shape.begin(), shape.end());
   Tensor shaped = rows.view(full);
@@ -53,11 +66,9 @@ Tensor rearrange(const Tensor& rows, Node* node, std::vector<std::int64_t>& shap
     target.insert(target.end(), below.begin(), below.end());
     shaped = at::sum_to(shaped, target);
   }
-  if ((name == "SliceBackward0" || name == "SelectBackward0") && at::IntArrayRef(shape) != below) {
-    std::vector<Tensor> whole;
-    for (std::int64_t i = 0; i < b; ++i) whole.push_back((*node)({shaped.select(0, i)}).at(0));
-    shaped = at::stack(whole);
-  }
+  const bool piece = name == "SliceBackward0" || name == "SelectBackward0";
+  if (!rearranges(node) || (piece && at::IntArrayRef(shape) != below))
+    shaped = apply_each(shaped, step, below);
   shape.assign(below.begin(), below.end());
   return shaped.reshape({b, -1});
 }
@@ -75,7 +86,9 @@ std::vector<std::int64_t> without_ones(at::IntArrayRef shape) {
 /// the matrix has `entries` without it.
 std::optional<bool> turns_matrix(const Use& use, std::int64_t entries) {
   bool turned = false;
-  for (Node* node : use.chain) {
+  for (const Step& step : use.chain) {
+    Node* node = step.node;
+    if (!rearranges(node)) return std::nullopt;
     const std::string name = node->name();
     const auto above = output_shape(node);
     const auto below = edge_shape(node, 0);
@@ -131,7 +144,12 @@ Contribution through_chain(Contribution contribution, const Use& use) {
     throw InvariantError("observe", fmt::format("{} was given an expanded parameter in a way that its rule "
                                                 "cannot follow",
                                                 use.node->name()));
-  for (Node* node : use.chain) rows = rearrange(rows, node, shape);
+  for (const Step& step : use.chain) {
+    // Position embeddings: the same indices for every example.
+    if (step.node->name() == "EmbeddingBackward0" && &step == &use.chain.back())
+      return Contribution::of_factors(embedding_of_rows(rows, step.node));
+    rows = rearrange(rows, step, shape);
+  }
   return Contribution::of_rows(rows);
 }
 

@@ -50,6 +50,9 @@ Contribution sub_rule(const Moment& moment);
 Contribution mul_rule(const Moment& moment);
 Contribution div_rule(const Moment& moment);
 
+/// Of an embedding that is the same for all examples: from (B, the entries of its output).
+Factors embedding_of_rows(const Tensor& rows, Node* node);
+
 /// Rows of a parameter that was broadcast to the shape of the node's output, from a gradient in that shape:
 /// per example, summed over what the parameter does not have.
 Contribution broadcast_rows(const Moment& moment, const Tensor& gradient);

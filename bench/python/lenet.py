@@ -45,7 +45,7 @@ except ImportError:
 
 Data = tuple[torch.Tensor, torch.Tensor]
 CONTENDERS = ("plain", "cdgrab", "vmap", "published")
-TURNS = 20  # per epoch
+TURNS = 50  # per epoch
 
 
 def lenet() -> nn.Module:

@@ -42,9 +42,12 @@ class Sampler(torch.utils.data.Sampler[int]):
             that require gradients if not given.
         pattern: names with * and ?, separated by commas; one that begins with ! takes away.
         reduction: what the loss is of its examples, ``"mean"`` or ``"sum"``.
-        batch_axis: the axis of the examples in what the loss reduces; found out if not given.
+        batch_axis: the axis of the examples in what the loss reduces, counted before (B, T) or (T, B) was flattened
+            into one; found out if not given.
         budget: bytes of per-example gradients that may be held until the signs fall (docs/observe.md).
         shapes: of the tensors that make up a row, for ``sketch=kron`` only.
+        drop_last: the loader drops a last short batch, so that an epoch of which only that is left is over.
+            cdgrab.BatchSampler says so itself; for a DataLoader's own drop_last, say it here too.
         strict: raise where otherwise a warning would do: an epoch that begins while batches are unobserved.
         record_herding, record_norms, record_timings: diagnostics, free when off.
     """
@@ -62,6 +65,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         batch_axis: int | None = None,
         budget: int | None = None,
         shapes: Sequence[Sequence[int]] = (),
+        drop_last: bool = False,
         strict: bool = False,
         record_herding: bool = False,
         record_norms: bool = False,
@@ -77,6 +81,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         self._batch_axis = -1 if batch_axis is None else batch_axis
         self._budget = -1 if budget is None else budget
         self._parameters = parameter_set(parameters, pattern)
+        self._drop_last = drop_last
         self._strict = strict
         self._arguments = (
             examples,
@@ -89,9 +94,9 @@ class Sampler(torch.utils.data.Sampler[int]):
             record_timings,
         )
         self._native = Native("Sampler", *self._arguments)
-        self._batch_size = 1  # of the last observation
+        self._batch_size = 0  # of the last observation; 0: not known yet
         self._yielded = 0  # examples handed to the loader that the library has not been told of yet
-        self._iterator: _Iterator | None = None
+        self._iterator: _Iterator | None = None  # the newest
         self._warned: set[str] = set()
 
     def __len__(self) -> int:
@@ -218,8 +223,13 @@ class Sampler(torch.utils.data.Sampler[int]):
         integers, numbers, texts, tensors = self._native.state()
         state: dict[str, Any] = {**integers, **numbers, **texts, **tensors}
         state["version"] = _STATE_VERSION
-        state["trained"] = int(self._native.trained_position()[1])
+        state["trained"] = len(self) if self._is_through() else int(self._native.trained_position()[1])
         return state
+
+    def _is_through(self) -> bool:
+        """All that is left of the epoch is a tail that the loader drops."""
+        tail = int(self._native.outstanding()) < self._batch_size
+        return self._drop_last and tail and int(self._native.position()[1]) == len(self)
 
     def load_state_dict(self, state: Mapping[str, Any], *, replay: bool = False) -> None:
         """Take back what state_dict() gave, into a sampler made with the same arguments.
@@ -285,7 +295,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         self._tell()
         report = self._native.report()
         # Less than a batch may be a dropped tail; with more, a loader ran ahead, or the loop was broken off.
-        if report["observed"] and self._native.balances() and self._native.outstanding() >= self._batch_size:
+        if 0 < self._batch_size <= self._native.outstanding() and report["observed"] and self._native.balances():
             self._complain_of_unobserved()
         self._native.begin()
         self._iterator = iterator
@@ -375,6 +385,7 @@ class BatchSampler(torch.utils.data.BatchSampler):
             raise UserError(f"a {type(sampler).__name__}; cdgrab.BatchSampler takes a cdgrab.Sampler")
         super().__init__(sampler, batch_size, drop_last)
         self.sampler: Sampler = sampler
+        sampler._drop_last = drop_last
 
     def __iter__(self) -> _BatchIterator:
         return _BatchIterator(self)

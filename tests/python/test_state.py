@@ -59,6 +59,25 @@ def test_resume_equals_never_stopping(order, workers, stop):
     assert all(torch.equal(a, b) for a, b in zip(task.model.parameters(), weights, strict=True))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_whose_tail_is_dropped_is_over(workers):
+    def loader(task, sampler):
+        return task.loader(sampler, drop_last=True, num_workers=workers)
+
+    task = Task()
+    sampler = cdgrab.Sampler(23, drop_last=True)
+    expected = [flat(task.epoch(sampler, loader(task, sampler))) for _ in range(3)]
+    task = Task()
+    sampler = cdgrab.Sampler(23, drop_last=True)
+    stream = [flat(task.epoch(sampler, loader(task, sampler)))]
+    for _ in range(2):
+        state = through_torch(sampler.state_dict())
+        sampler = cdgrab.Sampler(23, drop_last=True)
+        sampler.load_state_dict(state)
+        stream.append(flat(task.epoch(sampler, loader(task, sampler))))
+    assert stream == expected
+
+
 @pytest.mark.parametrize("order", ["pair", "mean"])
 def test_resume_after_every_step(order):
     expected, _ = uninterrupted(order, epochs=2)

@@ -18,7 +18,8 @@ namespace cdgrab::torch {
 struct ObserveOptions {
   /// The loss is the sum over the examples, not their mean.
   bool sum = false;
-  /// The axis of the examples in what the loss reduces; -1: found out, or refused if two are possible.
+  /// The axis of the examples in what the loss reduces, counted before (B, T) or (T, B) was flattened into
+  /// one; -1: found out, or refused if two are possible.
   std::int64_t batch_axis = -1;
   /// Which parameters count.
   ParameterSet parameters = {};
