@@ -47,7 +47,7 @@ python: ## the Python package's checks and tests, on the release build
 	@.venv/bin/ruff check --quiet
 	@.venv/bin/ruff format --check --quiet
 	@.venv/bin/mypy --no-error-summary
-	@$(python) -m pytest --quiet --doctest-modules build/release/python/package tests/python
+	@$(python) -m pytest --quiet --numprocesses 2 --dist loadfile --doctest-modules build/release/python/package tests/python
 
 bench:  ## what it costs, in multiples of reading the vectors once
 	@$(MAKE) build

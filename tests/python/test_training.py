@@ -140,8 +140,8 @@ def test_a_compiled_model_orders_microbatches():
     assert sampler.report()["observed"] == 6
 
 
-def _ddp(rank, port, results):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def _ddp(rank, meeting, results):
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     torch.manual_seed(0)
     model = DistributedDataParallel(Net())
     torch.manual_seed(10 + rank)
@@ -166,7 +166,7 @@ def _ddp(rank, port, results):
     dist.destroy_process_group()
 
 
-def test_ddp_gives_every_rank_its_own_examples():
+def test_ddp_gives_every_rank_its_own_examples(tmp_path):
     results = torch.zeros(2).share_memory_()
-    mp.spawn(_ddp, args=(29511, results), nprocs=2)
+    mp.spawn(_ddp, args=(tmp_path / "meeting", results), nprocs=2)
     assert results.tolist() == [1.0, 1.0]
