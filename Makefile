@@ -40,6 +40,7 @@ test:   ## every check and every test
 	@ctest --preset release
 	@$(MAKE) python
 	@scripts/check_wheel
+	@$(release) >/dev/null
 	@scripts/lint
 	@$(MAKE) asan
 
