@@ -123,6 +123,11 @@ Contribution Contribution::of_factors(Factors factors) {
 std::int64_t Contribution::batch() const { return is_rows() ? rows_.size(0) : factors_.front().batch(); }
 
 void Contribution::add(Contribution other) {
+  const auto alike = [](const Factors& a, const Factors& b) { return a.m == b.m && a.n == b.n; };
+  if (!is_rows() && !other.is_rows() && !alike(factors_.front(), other.factors_.front())) {
+    form();
+    other.form();
+  }
   if (other.rows_.defined()) rows_ = rows_.defined() ? rows_ + other.rows_ : other.rows_;
   for (Factors& f : other.factors_) factors_.push_back(std::move(f));
 }
@@ -160,6 +165,10 @@ std::size_t Contribution::factor_bytes() const {
   std::size_t total = 0;
   for (const Factors& f : factors_) total += bytes_of(f.left) + bytes_of(f.indices) + bytes_of(f.right);
   return total;
+}
+
+std::int64_t Contribution::entries() const {
+  return is_rows() ? rows_.size(1) : factors_.front().m * factors_.front().n;
 }
 
 std::size_t Contribution::row_bytes() const {

@@ -48,6 +48,8 @@ class Contribution {
   /// Whether some of it is.
   [[nodiscard]] bool has_rows() const { return rows_.defined(); }
   [[nodiscard]] std::int64_t batch() const;
+  /// Numbers per example.
+  [[nodiscard]] std::int64_t entries() const;
   /// Of a contribution that is one use as factors.
   [[nodiscard]] const Factors& factors() const { return factors_.front(); }
 

@@ -143,7 +143,7 @@ std::vector<Layout> candidates(Node* reduction, const BatchOptions& options) {
     auto all = possible_layouts(shape, options.batch);
     // Class scores stand along dimension 1.
     if (reduction->name().starts_with("NllLoss"))
-      std::erase_if(all, [](const Layout& l) { return l.dim != 0; });
+      std::erase_if(all, [](const Layout& l) { return l.dim == 1; });
     // The axis is meant as it was before (B, T) or (T, B) became one dimension.
     if (options.batch_axis >= 0)
       std::erase_if(all, [&](const Layout& l) {
@@ -183,6 +183,7 @@ class Refusal {
     }
     const std::size_t all = names.size();
     names.resize(std::min(all, kShown));
+    if (names.empty()) return "every parameter of the loss";
     return fmt::format("{}{}", fmt::join(names, ", "),
                        all > kShown ? fmt::format(" and {} more", all - kShown) : "");
   }
@@ -194,13 +195,55 @@ class Refusal {
 
 using Choice = std::map<Node*, Place>;
 
-/// Every way to give the reductions a place, or none.
+/// Whether nothing but parameters goes into `reduction`: a penalty, which no example has a share in, or a
+/// number that a weight is made with.
+bool is_penalty(Node* reduction) {
+  static const std::unordered_set<std::string> kNames = {
+      "AbsBackward0",  "AddBackward0",
+      "CatBackward0",  "ClampBackward1",
+      "DivBackward0",  "ExpBackward0",
+      "LogBackward0",  "MeanBackward0",
+      "MeanBackward1", "MmBackward0",
+      "MulBackward0",  "NegBackward0",
+      "NormBackward0", "NormBackward1",
+      "PowBackward0",  "RsubBackward1",
+      "SqrtBackward0", "StackBackward0",
+      "SubBackward0",  "SumBackward0",
+      "SumBackward1",  "LinalgVectorNormBackward0",
+      "DotBackward0",  "MvBackward0",
+  };
+  for (Node* node : nodes_below(reduction)) {
+    if (as_leaf(node) != nullptr || rearranges(node)) continue;
+    if (!kNames.contains(node->name())) return false;
+    // What does not come from a parameter may be a number or a mask of its shape, no data of another.
+    bool constant = false;
+    bool same_shape = false;
+    for (std::size_t slot = 0; slot < node->num_outputs(); ++slot) {
+      const bool null = node->next_edge(slot).function == nullptr;
+      constant = constant || null;
+      same_shape = same_shape || (!null && edge_shape(node, slot) == output_shape(node));
+    }
+    // A matrix or vector of parameters times a constant vector, as a spectral norm has it.
+    const bool fixed = node->name() == "DotBackward0" ||
+                       (node->name() == "MvBackward0" && node->next_edge(0).function != nullptr);
+    if (constant && !fixed && (!same_shape || node->name() == "MmBackward0")) return false;
+  }
+  return true;
+}
+
+/// Every way to give the reductions a place; penalties have none.
 std::vector<Choice> choices_for(const Graph& graph, const BatchOptions& options, const Refusal& refuse) {
   constexpr std::size_t kMost = 4096;
   std::vector<Choice> choices = {{}};
   for (Node* reduction : reductions_of(graph.nodes)) {
-    std::vector<Place> places = {std::nullopt};
-    for (const Layout& layout : candidates(reduction, options)) places.emplace_back(layout);
+    std::vector<Place> places;
+    if (is_penalty(reduction))
+      places.emplace_back(std::nullopt);
+    else
+      for (const Layout& layout : candidates(reduction, options)) places.emplace_back(layout);
+    if (places.empty())
+      refuse(reduction,
+             fmt::format("no axis of what {} reduces is a multiple of the batch", reduction->name()));
     if (choices.size() * places.size() > kMost)
       refuse(reduction, "there are too many reductions to try where the batch is in each");
     std::vector<Choice> longer;
@@ -214,29 +257,19 @@ std::vector<Choice> choices_for(const Graph& graph, const BatchOptions& options,
   return choices;
 }
 
-/// Those that do not contradict themselves, and leave as few reductions as possible without a batch.
+/// Those that do not contradict themselves.
 std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& options, const Refusal& refuse) {
   std::vector<Hypothesis> survivors;
   std::optional<Hypothesis> refused;
-  const std::vector<Choice> choices = choices_for(graph, options, refuse);
-  const std::size_t reductions = choices.front().size();
-  for (std::size_t without = 0; survivors.empty() && without <= reductions; ++without) {
-    // With a scalar loss some reduction must have it.
-    if (without == reductions && output_shape(graph.root, graph.output).empty()) break;
-    for (const Choice& choice : choices) {
-      const auto none = std::count_if(choice.begin(), choice.end(), [](const auto& c) { return !c.second; });
-      if (static_cast<std::size_t>(none) != without) continue;
-      Hypothesis hypothesis(graph, options.batch);
-      if (hypothesis.follow(choice))
-        survivors.push_back(std::move(hypothesis));
-      else if (!refused)
-        refused.emplace(std::move(hypothesis));
-    }
+  for (const Choice& choice : choices_for(graph, options, refuse)) {
+    Hypothesis hypothesis(graph, options.batch);
+    if (hypothesis.follow(choice))
+      survivors.push_back(std::move(hypothesis));
+    else if (!refused)
+      refused.emplace(std::move(hypothesis));
   }
-  if (!survivors.empty()) return survivors;
-  if (refused) refuse(refused->culprit(), refused->reason());
-  refuse(graph.root,
-         fmt::format("no axis of what {} reduces is a multiple of the batch", graph.root->name()));
+  if (survivors.empty()) refuse(refused->culprit(), refused->reason());
+  return survivors;
 }
 
 /// Consumers of a node's output, by the edge that leads to it.

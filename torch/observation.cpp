@@ -152,15 +152,41 @@ void Observation::begin(const Tensor& upstream) {
       [self = shared_from_this()] { self->end(); });
 }
 
+/// What does not have the parameter's size must never be taken for its gradient.
+static Contribution read(Rule rule, const Moment& moment, const Use& use) {
+  const auto refuse = [&](const std::string& reason) {
+    throw UserError(
+        "observe",
+        fmt::format("the gradients of a parameter of shape {} cannot be read off {}: {}. Leave it out "
+                    "(ObserveOptions::parameters), or give the vectors themselves to observe_gradients",
+                    fmt::join(use.parameter.sizes(), "x"), use.node->name(), reason));
+  };
+  try {
+    Contribution contribution = through_chain(rule(moment), use);
+    if (contribution.batch() != moment.batch || contribution.entries() != use.parameter.numel())
+      refuse(fmt::format("its rule gives {} rows of {}", contribution.batch(), contribution.entries()));
+    return contribution;
+  } catch (const c10::Error& error) {
+    refuse(error.what_without_backtrace());
+  } catch (const InvariantError& error) {
+    refuse(error.what());
+  }
+  std::abort();  // refuse throws
+}
+
 void Observation::visit(Node* node, const variable_list& gradients) {
   const std::lock_guard lock(mutex_);
+  if (!begun_)
+    throw UserError("observe",
+                    "another loss than the observed one runs backward through its graph first; run the "
+                    "observed loss's backward first, or observe their sum");
   --left_;
-  if (!gradients.at(0).defined()) return;
+  if (std::none_of(gradients.begin(), gradients.end(), [](const Tensor& g) { return g.defined(); })) return;
   const Stopwatch watch(&seconds_);
   for (const Use& use : uses_.at(node)) {
     const Moment moment{node, use.slot, gradients, use.layout, batch_};
     const Rule rule = batch_ == 1 ? whole_gradient : rule_for(use);
-    Contribution contribution = through_chain(rule(moment), use);
+    Contribution contribution = read(rule, moment, use);
     contribution.to(use.parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
     collect(collected_[index_.at(use.parameter.unsafeGetTensorImpl())], std::move(contribution));
   }

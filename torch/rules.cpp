@@ -95,9 +95,10 @@ std::optional<bool> turns_matrix(const Use& use, std::int64_t entries) {
     const auto dims = permutation_of(node);
     if (name == "SliceBackward0" || name == "SelectBackward0") {
       if (without_ones(above) != without_ones(below)) return std::nullopt;
+    } else if (name == "ExpandBackward0") {
+      if (c10::multiply_integers(below) != entries) return std::nullopt;
     } else if (dims.empty()) {
-      const bool same = name == "ExpandBackward0" || without_ones(above) == without_ones(below);
-      if (turned && !same) return std::nullopt;
+      if (turned && without_ones(above) != without_ones(below)) return std::nullopt;
     } else {
       std::vector<std::int64_t> order;
       for (std::size_t k = 0; k < dims.size(); ++k)
@@ -153,6 +154,15 @@ Contribution through_chain(Contribution contribution, const Use& use) {
   return Contribution::of_rows(rows);
 }
 
+Contribution rows_of_examples(const Moment& moment, const Tensor& rows) {
+  if (moment.layout.dim != 0 || rows.size(0) % moment.batch != 0)
+    throw InvariantError(
+        "observe",
+        fmt::format("the rule of {} does not find the examples along its first axis", moment.node->name()));
+  if (rows.size(0) == moment.batch) return Contribution::of_rows(rows);
+  return Contribution::of_rows(batch_first(rows, moment.layout, moment.batch).sum(1));
+}
+
 Contribution broadcast_rows(const Moment& moment, const Tensor& gradient) {
   // (B, the output's dimensions but the batch's): what shares the batch's dimension is summed over.
   const Tensor by_example = batch_first(gradient, moment.layout, moment.batch);
@@ -187,6 +197,8 @@ Rule rule_for(const Use& use) {
   };
   const std::string name = use.node->name();
   if (name == "ConvolutionBackward0" && static_cast<nodes::ConvolutionBackward0*>(use.node)->transposed)
+    return nullptr;
+  if (name == "EmbeddingBackward0" && static_cast<nodes::EmbeddingBackward0*>(use.node)->scale_grad_by_freq)
     return nullptr;
   const auto found = kRules.find(name);
   return found == kRules.end() ? nullptr : found->second;

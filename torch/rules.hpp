@@ -57,6 +57,9 @@ Factors embedding_of_rows(const Tensor& rows, Node* node);
 /// per example, summed over what the parameter does not have.
 Contribution broadcast_rows(const Moment& moment, const Tensor& gradient);
 
+/// Rows of what a node has along dimension 0, (N, numel), added up to rows of the examples.
+Contribution rows_of_examples(const Moment& moment, const Tensor& rows);
+
 /// From the edge's shape to the parameter's, through the rearrangements between.
 Contribution through_chain(Contribution contribution, const Use& use);
 

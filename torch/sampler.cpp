@@ -104,6 +104,12 @@ std::vector<Index> Sampler::Impl::oldest(std::size_t count) {
 void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
                             const ObserveOptions& options) {
   const Stopwatch watch(record_timings_ ? &timings_.walk : nullptr);
+  if (core_.spec().unit > 1)
+    throw UserError(
+        "Sampler::observe",
+        fmt::format("a loss has a vector per example, and with unit={} one per unit is needed; call "
+                    "observe_microbatch after the backward of a unit",
+                    core_.spec().unit));
   if (!needs_vectors_) return core_.observe_block(examples);
   auto place = waiting_.insert(waiting_.end(), {{}, examples});
   try {

@@ -41,6 +41,15 @@ class Native:
         return method
 
 
+def checked_axis(batch_axis: int | None) -> int:
+    """As the library has it: -1 where none is named."""
+    if batch_axis is None:
+        return -1
+    if batch_axis < 0:
+        raise UserError(f"batch_axis is {batch_axis}; count from the front: 0 or more is allowed")
+    return batch_axis
+
+
 def parameter_set(parameters: Any, pattern: str | None) -> Any:
     """The library's ParameterSet, or None for all: from a module or from (name, tensor) pairs."""
     if parameters is None and pattern is not None:

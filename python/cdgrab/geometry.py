@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from cdgrab._native import Native, parameter_set
+from cdgrab._native import Native, checked_axis, parameter_set
 from cdgrab.errors import UserError
 
 Parameters = torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | None
@@ -33,7 +33,7 @@ class GradientGeometry:
             raise UserError(f"reduction is {reduction!r}; 'mean' and 'sum' are allowed")
         self._options = (
             reduction == "sum",
-            -1 if batch_axis is None else batch_axis,
+            checked_axis(batch_axis),
             parameter_set(parameters, pattern),
             -1 if budget is None else budget,
         )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
-from cdgrab._native import Native, parameter_set
+from cdgrab._native import Native, checked_axis, parameter_set
 from cdgrab.errors import StateMismatch, UserError
 
 _CHUNK = 1 << 16
@@ -78,7 +78,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         if initial_order is not None:
             initial_order = torch.as_tensor(initial_order, dtype=torch.int64)
         self._reduction = reduction
-        self._batch_axis = -1 if batch_axis is None else batch_axis
+        self._batch_axis = checked_axis(batch_axis)
         self._budget = -1 if budget is None else budget
         self._parameters = parameter_set(parameters, pattern)
         self._drop_last = drop_last
@@ -223,6 +223,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         integers, numbers, texts, tensors = self._native.state()
         state: dict[str, Any] = {**integers, **numbers, **texts, **tensors}
         state["version"] = _STATE_VERSION
+        state["batch_size"] = self._batch_size
         state["trained"] = len(self) if self._is_through() else int(self._native.trained_position()[1])
         return state
 
@@ -239,7 +240,11 @@ class Sampler(torch.utils.data.Sampler[int]):
         """
         entries = dict(state)
         version, trained = entries.pop("version", None), entries.pop("trained", None)
-        if version != _STATE_VERSION or not isinstance(trained, int):
+        batch_size = entries.pop("batch_size", 0)
+        most = max(len(self), int(self._native.examples()))
+        if version == _STATE_VERSION and not (isinstance(trained, int) and 0 <= trained <= most):
+            raise StateMismatch(f"'trained' is {trained!r}; a number of examples up to {most} is needed")
+        if version != _STATE_VERSION:
             raise StateMismatch(
                 f"a state of version {version!r}; {_STATE_VERSION} is read: was it made by state_dict() of a sampler?"
             )
@@ -252,6 +257,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         self._native.load(kinds[int], kinds[float], kinds[str], kinds[torch.Tensor])
         self._yielded = 0
         self._iterator = None
+        self._batch_size = batch_size
         self._native.seek(self.epoch, 0 if replay else trained)
 
     def save(self, path: str | os.PathLike[str]) -> None:

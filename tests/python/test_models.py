@@ -124,3 +124,89 @@ def test_tokens_that_never_meet_need_the_axis_named():
         return token_loss(model, x.T, y.T)
 
     assert_rows_are_right(model, time_first, x, y, batch_axis=1)
+
+
+class Frames(nn.Module):
+    """Images of a sequence through one convolution and one norm: several rows per example along dimension 0."""
+
+    def __init__(self, time_first):
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 4, 3)
+        self.norm = nn.GroupNorm(2, 4)
+        self.head = nn.Linear(4, 3)
+        self.time_first = time_first
+
+    def forward(self, x):
+        b, t = x.shape[:2]
+        frames = (x.transpose(0, 1) if self.time_first else x).flatten(0, 1)
+        h = self.norm(self.convolution(frames)).relu().mean((2, 3))
+        return self.head(h.view(t, b, -1).mean(0) if self.time_first else h.view(b, t, -1).mean(1))
+
+
+@pytest.mark.parametrize("time_first", [False, True])
+def test_several_images_per_example(time_first):
+    assert_rows_are_right(Frames(time_first), class_loss, torch.randn(B, 4, 2, 5, 5), torch.randint(3, (B,)))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x, w: torch.bmm(x.expand(2, -1, -1), w.view(2, 5, 3)).sum(0),
+        lambda x, w: torch.einsum("bi,hio->bo", x, w.view(2, 5, 3)),
+        lambda x, w: x @ w.view(5, 6)[:, :3] + F.linear(x, w.view(6, 5))[:, :3],
+        lambda x, w: F.linear(x, w.view(6, 5)[:1].expand(3, 5)),
+        lambda x, w: torch.einsum("bi,oi->ob", x, w.view(6, 5)).T[:, :3],
+    ],
+)
+def test_a_parameter_in_odd_products(form):
+    model = nn.ParameterList([nn.Parameter(torch.randn(30))])
+    x, y = vectors()
+    assert_rows_are_right(model, lambda m, x, y: F.cross_entropy(form(x, m[0]), y), x, y)
+
+
+class Between(nn.Module):
+    """Something happens to the examples between two layers."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.first = nn.Linear(5, 4)
+        self.last = nn.Linear(4, 3)
+        self.between = between
+
+    def forward(self, x):
+        return self.last(self.between(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    "between",
+    [lambda h: h.flip(0), lambda h: h.roll(1, 0), lambda h: h[torch.randperm(len(h))], lambda h: h.cumsum(0)],
+)
+def test_examples_that_change_places_are_refused(between):
+    x, y = vectors()
+    with pytest.raises(cdgrab.UserError, match="does not keep the examples apart"):
+        cdgrab.gram(class_loss(Between(between), x, y), B)
+
+
+def test_a_loss_whose_batch_is_lost_is_no_penalty():
+    actor, critic = nn.Linear(5, 3), nn.Linear(5, 1)
+    x, y = vectors()
+    chosen = actor(x).log_softmax(1).gather(1, y.unsqueeze(1))
+    with pytest.raises(cdgrab.UserError, match="GatherBackward0"):
+        cdgrab.gram(critic(x).square().mean() - chosen.mean(), B)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("length", [B, 2 * B, 5])
+def test_stock_transformer_layers(batch_first, length):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=batch_first)
+            self.decoder = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=batch_first)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = x if batch_first else x.transpose(0, 1)
+            return self.head(self.decoder(x, self.encoder(x)).mean(1 if batch_first else 0))
+
+    assert_rows_are_right(Model(), class_loss, torch.randn(B, length, 8), torch.randint(3, (B,)))

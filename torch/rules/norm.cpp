@@ -6,8 +6,8 @@ namespace cdgrab::torch {
 namespace {
 
 /// Rows of a parameter with one entry per channel (dimension 1).
-Contribution per_channel(const Tensor& gradient) {
-  return Contribution::of_rows(gradient.dim() > 2 ? gradient.flatten(2).sum(2) : gradient);
+Contribution per_channel(const Moment& moment, const Tensor& gradient) {
+  return rows_of_examples(moment, gradient.dim() > 2 ? gradient.flatten(2).sum(2) : gradient);
 }
 
 /// (1, C, 1, ..): one number per channel, against a tensor like x.
@@ -35,25 +35,25 @@ Contribution rms_norm_rule(const Moment& moment) {
 }
 
 Contribution group_norm_rule(const Moment& moment) {
-  if (moment.slot == 2) return per_channel(moment.gradient());
+  if (moment.slot == 2) return per_channel(moment, moment.gradient());
   auto* node = static_cast<nodes::NativeGroupNormBackward0*>(moment.node);
   const Tensor x = saved(node->input_, moment.node);
   const Tensor groups = x.reshape({x.size(0), node->group, -1});
   const Tensor mean = saved(node->result1_, moment.node).view({x.size(0), node->group, 1});
   const Tensor rstd = saved(node->result2_, moment.node).view({x.size(0), node->group, 1});
-  return per_channel(((groups - mean) * rstd).view(x.sizes()) * moment.gradient());
+  return per_channel(moment, ((groups - mean) * rstd).view(x.sizes()) * moment.gradient());
 }
 
 /// Each example's share of the batch's gradient (docs/math.md, section 6): the shares add up to it.
 Contribution batch_norm_rule(const Moment& moment) {
-  if (moment.slot == 2) return per_channel(moment.gradient());
+  if (moment.slot == 2) return per_channel(moment, moment.gradient());
   auto* node = static_cast<nodes::NativeBatchNormBackward0*>(moment.node);
   const Tensor x = saved(node->input_, moment.node);
   const Tensor mean =
       node->training ? saved(node->result1_, moment.node) : saved(node->running_mean_, moment.node);
   const Tensor rstd = node->training ? saved(node->result2_, moment.node)
                                      : at::rsqrt(saved(node->running_var_, moment.node) + node->eps);
-  return per_channel((x - channels(mean, x)) * channels(rstd, x) * moment.gradient());
+  return per_channel(moment, (x - channels(mean, x)) * channels(rstd, x) * moment.gradient());
 }
 
 }  // namespace cdgrab::torch
