@@ -224,7 +224,7 @@ bool is_penalty(Node* reduction) {
       same_shape = same_shape || (!null && edge_shape(node, slot) == output_shape(node));
     }
     // A matrix or vector of parameters times a constant vector, as a spectral norm has it.
-    const bool fixed = node->name() == "DotBackward0" ||
+    const bool fixed = node->name() == "DotBackward0" || node->name() == "VdotBackward0" ||
                        (node->name() == "MvBackward0" && node->next_edge(0).function != nullptr);
     if (constant && !fixed && (!same_shape || node->name() == "MmBackward0")) return false;
   }
