@@ -211,6 +211,7 @@ bool is_penalty(Node* reduction) {
       "SubBackward0",  "SumBackward0",
       "SumBackward1",  "LinalgVectorNormBackward0",
       "DotBackward0",  "MvBackward0",
+      "VdotBackward0",
   };
   for (Node* node : nodes_below(reduction)) {
     if (as_leaf(node) != nullptr || rearranges(node)) continue;
