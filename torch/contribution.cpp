@@ -148,6 +148,12 @@ double Contribution::operations_of_gram_by_factors() const {
   return pairs * static_cast<double>(f.is_lookup() ? f.n : f.m + f.n);
 }
 
+double Contribution::operations_of_gram_by_slices() const {
+  const Factors& f = factors_.front();
+  return operations_of_forming() +
+         static_cast<double>(f.batch() * f.batch()) * static_cast<double>(f.m) * static_cast<double>(f.n);
+}
+
 /// By factors: the Gram matrix, the product with one register and its update. By rows: forming them, and
 /// two passes of a pair's products and update that only read memory, each worth about 16 (bench/observe).
 bool Contribution::prefers_rows() const {
@@ -155,9 +161,8 @@ bool Contribution::prefers_rows() const {
   const Factors& f = factors_.front();
   const double size = static_cast<double>(f.batch()) * static_cast<double>(f.m) * static_cast<double>(f.n);
   const double forming = operations_of_forming();
-  const double slices = forming + static_cast<double>(f.batch()) * size;
-  const bool one = factors_.size() == 1 && !rows_.defined();
-  const double gram = one ? std::min(operations_of_gram_by_factors(), slices) : slices;
+  const double slices = operations_of_gram_by_slices();
+  const double gram = is_one_use() ? std::min(operations_of_gram_by_factors(), slices) : slices;
   return forming + 32.0 * size < gram + (f.is_lookup() ? 0.0 : 2.0 * forming);
 }
 
@@ -255,9 +260,7 @@ Tensor Contribution::gram_by_slices() const {
 Tensor Contribution::unscaled_gram() const {
   if (is_rows()) return at::mm(rows_, rows_.t());
   const Factors& f = factors_.front();
-  const double slices = operations_of_forming() + static_cast<double>(f.batch() * f.batch()) *
-                                                      static_cast<double>(f.m) * static_cast<double>(f.n);
-  if (factors_.size() > 1 || rows_.defined() || slices < operations_of_gram_by_factors())
+  if (!is_one_use() || operations_of_gram_by_slices() < operations_of_gram_by_factors())
     return gram_by_slices();
   const Factors whole = f.expand ? f.examples(0, f.batch()) : f;
   const Tensor r = flat(whole.right);

@@ -86,7 +86,9 @@ class Contribution {
   [[nodiscard]] Tensor slice(std::int64_t begin, std::int64_t end, double alpha) const;
   [[nodiscard]] Tensor unscaled_gram() const;
   [[nodiscard]] Tensor gram_by_slices() const;
+  [[nodiscard]] bool is_one_use() const { return factors_.size() == 1 && !rows_.defined(); }
   [[nodiscard]] double operations_of_gram_by_factors() const;
+  [[nodiscard]] double operations_of_gram_by_slices() const;
   [[nodiscard]] double operations_of_forming() const;
 
   Tensor rows_;  ///< undefined: zero

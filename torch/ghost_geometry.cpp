@@ -221,6 +221,7 @@ class GhostGeometry::RowsPart {
     else
       float_->set_block(rows_.const_data_ptr<float>(), static_cast<std::size_t>(batch));
   }
+  void drop_block() { rows_ = Tensor(); }
 
  private:
   template <class T>
@@ -333,6 +334,11 @@ void GhostGeometry::set_block(Observed&& observed) {
   }
   for (auto& part : rows_) part->set_block(observed.batch, rows);
   factors_->set_block(observed.batch, std::move(factors));
+}
+
+void GhostGeometry::end_block() {
+  CompositeGeometry::end_block();
+  for (auto& part : rows_) part->drop_block();
 }
 
 void GhostGeometry::save(State& state) const {

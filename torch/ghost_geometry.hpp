@@ -65,6 +65,7 @@ class GhostGeometry final : public CompositeGeometry {
   /// Makes what a backward left behind the current block.
   void set_block(Observed&& observed);
   [[nodiscard]] const FactorGeometry& factors() const { return *factors_; }
+  void end_block() override;
 
   void save(State& state) const override;
   /// Into one that has met no parameters yet, it brings their places with it; they are told apart by the

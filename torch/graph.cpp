@@ -50,6 +50,9 @@ Tensor parameter_behind(Node* node, std::size_t slot, std::vector<Step>& chain) 
   return leaf == nullptr ? Tensor() : leaf->variable;
 }
 
+/// A place for what each reduction reduces.
+using Choice = std::map<Node*, Place>;
+
 /// One assumption about the batch's place, followed through the graph.
 class Hypothesis {
  public:
@@ -59,7 +62,7 @@ class Hypothesis {
   }
 
   /// False, with the reason kept, if the assumption contradicts itself.
-  bool follow(const std::map<Node*, Place>& reductions) {
+  bool follow(const Choice& reductions) {
     for (Node* node : nodes_) {
       if (as_leaf(node) != nullptr) continue;
       if (!outputs_agree(node))
@@ -88,7 +91,7 @@ class Hypothesis {
     return true;
   }
 
-  bool follow_edge(Node* node, std::size_t slot, const std::map<Node*, Place>& reductions) {
+  bool follow_edge(Node* node, std::size_t slot, const Choice& reductions) {
     const at::IntArrayRef input = edge_shape(node, slot);
     Place place;
     if (const auto reduction = reductions.find(node); reduction != reductions.end()) {
@@ -122,37 +125,38 @@ class Hypothesis {
   Node* culprit_ = nullptr;
 };
 
-/// Where the loss stops being a number: nodes with a scalar output and an input that is not one.
-std::vector<Node*> reductions_of(const std::vector<Node*>& nodes) {
-  std::vector<Node*> all;
+/// Where the loss stops being a number: a node with a scalar output, and the shape of its first input that is
+/// not one.
+struct Reduction {
+  Node* node;
+  at::IntArrayRef shape;
+};
+
+std::vector<Reduction> reductions_of(const std::vector<Node*>& nodes) {
+  std::vector<Reduction> all;
   for (Node* node : nodes) {
     if (as_leaf(node) != nullptr || !output_shape(node).empty()) continue;
     for (std::size_t slot = 0; slot < node->num_outputs(); ++slot) {
       if (node->next_edge(slot).function == nullptr || edge_shape(node, slot).empty()) continue;
-      all.push_back(node);
+      all.push_back({node, edge_shape(node, slot)});
       break;
     }
   }
   return all;
 }
 
-std::vector<Layout> candidates(Node* reduction, const BatchOptions& options) {
-  for (std::size_t slot = 0; slot < reduction->num_outputs(); ++slot) {
-    if (reduction->next_edge(slot).function == nullptr || edge_shape(reduction, slot).empty()) continue;
-    const at::IntArrayRef shape = edge_shape(reduction, slot);
-    auto all = possible_layouts(shape, options.batch);
-    // Class scores stand along dimension 1.
-    if (reduction->name().starts_with("NllLoss"))
-      std::erase_if(all, [](const Layout& l) { return l.dim == 1; });
-    // The axis is meant as it was before (B, T) or (T, B) became one dimension.
-    if (options.batch_axis >= 0)
-      std::erase_if(all, [&](const Layout& l) {
-        const bool outer = l.inner == shape[static_cast<std::size_t>(l.dim)] / options.batch;
-        return options.batch_axis != (outer ? l.dim : l.dim + 1);
-      });
-    return all;
-  }
-  return {};
+std::vector<Layout> candidates(const Reduction& reduction, const BatchOptions& options) {
+  auto all = possible_layouts(reduction.shape, options.batch);
+  // Class scores stand along dimension 1.
+  if (reduction.node->name().starts_with("NllLoss"))
+    std::erase_if(all, [](const Layout& l) { return l.dim == 1; });
+  // The axis is meant as it was before (B, T) or (T, B) became one dimension.
+  if (options.batch_axis >= 0)
+    std::erase_if(all, [&](const Layout& l) {
+      const bool outer = l.inner == reduction.shape[static_cast<std::size_t>(l.dim)] / options.batch;
+      return options.batch_axis != (outer ? l.dim : l.dim + 1);
+    });
+  return all;
 }
 
 /// What the batch could not be followed to: the message, with the parameters below `culprit`.
@@ -192,8 +196,6 @@ class Refusal {
   const BatchOptions& options_;
   const ParameterSet& parameters_;
 };
-
-using Choice = std::map<Node*, Place>;
 
 /// Whether nothing but parameters goes into `reduction`: a penalty, which no example has a share in, or a
 /// number that a weight is made with.
@@ -236,22 +238,22 @@ bool is_penalty(Node* reduction) {
 std::vector<Choice> choices_for(const Graph& graph, const BatchOptions& options, const Refusal& refuse) {
   constexpr std::size_t kMost = 4096;
   std::vector<Choice> choices = {{}};
-  for (Node* reduction : reductions_of(graph.nodes)) {
+  for (const Reduction& reduction : reductions_of(graph.nodes)) {
     std::vector<Place> places;
-    if (is_penalty(reduction))
+    if (is_penalty(reduction.node))
       places.emplace_back(std::nullopt);
     else
       for (const Layout& layout : candidates(reduction, options)) places.emplace_back(layout);
     if (places.empty())
-      refuse(reduction,
-             fmt::format("no axis of what {} reduces is a multiple of the batch", reduction->name()));
+      refuse(reduction.node,
+             fmt::format("no axis of what {} reduces is a multiple of the batch", reduction.node->name()));
     if (choices.size() * places.size() > kMost)
-      refuse(reduction, "there are too many reductions to try where the batch is in each");
+      refuse(reduction.node, "there are too many reductions to try where the batch is in each");
     std::vector<Choice> longer;
     for (const Choice& choice : choices)
       for (const Place& place : places) {
         longer.push_back(choice);
-        longer.back()[reduction] = place;
+        longer.back()[reduction.node] = place;
       }
     choices = std::move(longer);
   }

@@ -48,6 +48,10 @@ void check_loss(const Tensor& loss, std::int64_t batch) {
                               fmt::join(loss.sizes(), "x"), batch));
 }
 
+constexpr const char* kRemedy =
+    "Leave these parameters out (ObserveOptions::parameters), or give the vectors themselves to "
+    "observe_gradients";
+
 /// A region whose parameters do not appear in the graph would be left out in silence.
 void check_visible(const Graph& graph) {
   for (Node* node : graph.nodes)
@@ -70,13 +74,30 @@ void check_rules(const Graph& graph, const ParameterSet& parameters) {
   });
   constexpr const char* kCompiled =
       " A compiled region is one node: compile only parts without parameters, observe the model uncompiled, "
-      "or order "
-      "microbatches (unit= and observe_microbatch), which reads .grad.";
-  throw UserError(
-      "observe",
-      fmt::format("no rule covers: {}.{} Leave these parameters out (ObserveOptions::parameters), or give "
-                  "the vectors themselves to observe_gradients",
-                  fmt::join(missing, "; "), compiled ? kCompiled : ""));
+      "or order microbatches (unit= and observe_microbatch), which reads .grad.";
+  throw UserError("observe", fmt::format("no rule covers: {}.{} {}", fmt::join(missing, "; "),
+                                         compiled ? kCompiled : "", kRemedy));
+}
+
+[[noreturn]] void cannot_read(const Use& use, const std::string& reason) {
+  throw UserError("observe",
+                  fmt::format("the gradients of a parameter of shape {} cannot be read off {}: {}. {}",
+                              fmt::join(use.parameter.sizes(), "x"), use.node->name(), reason, kRemedy));
+}
+
+/// What does not have the parameter's size must never be taken for its gradient.
+Contribution read(Rule rule, const Moment& moment, const Use& use) {
+  try {
+    Contribution contribution = through_chain(rule(moment), use);
+    if (contribution.batch() != moment.batch || contribution.entries() != use.parameter.numel())
+      cannot_read(use,
+                  fmt::format("its rule gives {} rows of {}", contribution.batch(), contribution.entries()));
+    return contribution;
+  } catch (const c10::Error& error) {
+    cannot_read(use, error.what_without_backtrace());
+  } catch (const InvariantError& error) {
+    cannot_read(use, error.what());
+  }
 }
 
 }  // namespace
@@ -150,28 +171,6 @@ void Observation::begin(const Tensor& upstream) {
     scale_ = (upstream.reciprocal() * factor).expand({batch_});
   ::torch::autograd::Engine::get_default_engine().queue_callback(
       [self = shared_from_this()] { self->end(); });
-}
-
-/// What does not have the parameter's size must never be taken for its gradient.
-static Contribution read(Rule rule, const Moment& moment, const Use& use) {
-  const auto refuse = [&](const std::string& reason) {
-    throw UserError(
-        "observe",
-        fmt::format("the gradients of a parameter of shape {} cannot be read off {}: {}. Leave it out "
-                    "(ObserveOptions::parameters), or give the vectors themselves to observe_gradients",
-                    fmt::join(use.parameter.sizes(), "x"), use.node->name(), reason));
-  };
-  try {
-    Contribution contribution = through_chain(rule(moment), use);
-    if (contribution.batch() != moment.batch || contribution.entries() != use.parameter.numel())
-      refuse(fmt::format("its rule gives {} rows of {}", contribution.batch(), contribution.entries()));
-    return contribution;
-  } catch (const c10::Error& error) {
-    refuse(error.what_without_backtrace());
-  } catch (const InvariantError& error) {
-    refuse(error.what());
-  }
-  std::abort();  // refuse throws
 }
 
 void Observation::visit(Node* node, const variable_list& gradients) {

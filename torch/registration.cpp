@@ -10,7 +10,6 @@
 #include "autograd.hpp"
 #include "cdgrab/error.hpp"
 #include "cdgrab/torch/sampler.hpp"
-#include "cdgrab/version.hpp"
 
 namespace cdgrab::torch {
 namespace {
@@ -20,13 +19,14 @@ using Numbers = c10::Dict<std::string, double>;
 using Texts = c10::Dict<std::string, std::string>;
 using Tensors = c10::Dict<std::string, Tensor>;
 
+[[noreturn]] void pass_on(const char* kind, const std::exception& error) {
+  throw std::runtime_error(std::string("cdgrab.") + kind + ": " + error.what());
+}
+
 /// Only the message of an exception crosses into Python: its kind goes along as the first word.
 template <class Result, class... Arguments>
 auto guarded(Result (*function)(Arguments...)) {
   return [function](Arguments... arguments) -> Result {
-    const auto pass_on = [](const char* kind, const std::exception& error) {
-      throw std::runtime_error(std::string("cdgrab.") + kind + ": " + error.what());
-    };
     try {
       return function(std::forward<Arguments>(arguments)...);
     } catch (const UserError& error) {
@@ -40,7 +40,6 @@ auto guarded(Result (*function)(Arguments...)) {
     } catch (const InvariantError& error) {
       pass_on("InvariantError", error);
     }
-    std::abort();  // pass_on throws
   };
 }
 
@@ -141,6 +140,10 @@ struct Geometry : ::torch::CustomClassHolder {
   GradientGeometry geometry;
 };
 using GeometrySelf = const c10::intrusive_ptr<Geometry>&;
+
+std::tuple<std::int64_t, std::int64_t> as_tuple(const Position& position) {
+  return {static_cast<std::int64_t>(position.epoch), static_cast<std::int64_t>(position.handed_out)};
+}
 
 Integers as_dict(const EpochReport& report) {
   Integers all;
@@ -245,7 +248,6 @@ void define_sampler(::torch::Library& library) {
       .def("examples", guarded(+[](Self self) { return static_cast<std::int64_t>(self->core().examples()); }))
       .def("length", guarded(+[](Self self) { return static_cast<std::int64_t>(self->core().length()); }))
       .def("spec", guarded(+[](Self self) { return print_spec(self->core().spec()); }))
-      .def("seed", guarded(+[](Self self) { return static_cast<std::int64_t>(self->core().seed()); }))
       .def("unit", guarded(+[](Self self) { return static_cast<std::int64_t>(self->core().spec().unit); }))
       .def("balances", guarded(+[](Self self) { return self->core().spec().balances(); }))
       .def("order", guarded(+[](Self self) { return as_tensor(self->core().order()); }))
@@ -264,16 +266,8 @@ void define_sampler(::torch::Library& library) {
              return out;
            }))
       .def("timings", guarded(+[](Self self) { return as_dict(self->sampler.timings()); }))
-      .def("position", guarded(+[](Self self) {
-             const Position p = self->core().position();
-             return std::make_tuple(static_cast<std::int64_t>(p.epoch),
-                                    static_cast<std::int64_t>(p.handed_out));
-           }))
-      .def("trained_position", guarded(+[](Self self) {
-             const Position p = self->core().trained_position();
-             return std::make_tuple(static_cast<std::int64_t>(p.epoch),
-                                    static_cast<std::int64_t>(p.handed_out));
-           }))
+      .def("position", guarded(+[](Self self) { return as_tuple(self->core().position()); }))
+      .def("trained_position", guarded(+[](Self self) { return as_tuple(self->core().trained_position()); }))
       .def("seek", guarded(+[](Self self, std::int64_t epoch, std::int64_t handed_out) {
              self->core().seek({count_of(epoch, "epoch"), count_of(handed_out, "handed_out")});
            }))
@@ -322,7 +316,6 @@ static void define_all(::torch::Library& library) {
   library.class_<Parameters>("ParameterSet").def(::torch::init(guarded(&make_parameters)));
   define_sampler(library);
   define_geometry(library);
-  library.def("version() -> str", [] { return std::string(cdgrab::version()); });
 }
 
 }  // namespace cdgrab::torch

@@ -4,13 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <functional>
 #include <numeric>
 #include <sstream>
 
 #include "cdgrab/error.hpp"
 #include "models/models.hpp"
+#include "tests/unit/temp_folder.hpp"
 
 namespace cdgrab::torch {
 namespace {
@@ -344,13 +343,13 @@ TEST(TorchSampler, TheFileAndTheArchiveHoldTheSameState) {
   const Tensor loss = c.loss(x, y);
   sampler.observe(loss, 4);
   loss.backward();
-  const auto path = std::filesystem::temp_directory_path() / "cdgrab_torch_state.safetensors";
+  const test::TempFolder folder;
+  const auto path = folder / "state.safetensors";
   save_state(sampler.core().state(), path);
   Sampler from_archive(12, "pair");
   load_archive(from_archive, archive_of(sampler));
   Sampler from_file(12, "pair");
   from_file.core().load(load_state(path));
-  std::filesystem::remove(path);
   EXPECT_EQ(from_archive.core().state(), sampler.core().state());
   EXPECT_EQ(from_file.core().state(), sampler.core().state());
 }
@@ -423,15 +422,6 @@ TEST(TorchSampler, FrozenAndDeselectedParametersDoNotCount) {
   EXPECT_THROW(count(ParameterSet(*net, "0.weight")), UserError) << "frozen";
 }
 
-std::string message_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST(TorchSampler, WhatNoRuleCoversIsListedInOneMessage) {
   struct Net : ::torch::nn::Module {
     Net() {
@@ -446,11 +436,12 @@ TEST(TorchSampler, WhatNoRuleCoversIsListedInOneMessage) {
   const Tensor h = net.up(x).flatten(1);
   const Tensor loss = at::bilinear(h, h, net.mix).sum(1).mean();
   GradientGeometry geometry;
-  const std::string named = message_of([&] { geometry.observe(loss, 5, {.parameters = ParameterSet(net)}); });
+  const std::string named =
+      test::message_of<UserError>([&] { geometry.observe(loss, 5, {.parameters = ParameterSet(net)}); });
   EXPECT_NE(named.find("ConvolutionBackward0 with up.weight (2x3x2x2)"), std::string::npos) << named;
   EXPECT_NE(named.find("mix (4x12x12)"), std::string::npos) << named;
   EXPECT_NE(named.find("observe_gradients"), std::string::npos) << named;
-  const std::string nameless = message_of([&] { geometry.observe(loss, 5); });
+  const std::string nameless = test::message_of<UserError>([&] { geometry.observe(loss, 5); });
   EXPECT_NE(nameless.find("a parameter of shape 4x12x12"), std::string::npos) << nameless;
 }
 
@@ -460,7 +451,7 @@ TEST(TorchSampler, ABatchThatCannotBeToldApartIsRefusedAndCanBeNamed) {
   const Tensor x = at::randn({5, 5});
   const auto loss = [&] { return (x * scale).pow(2).mean(); };
   GradientGeometry geometry;
-  const std::string ambiguous = message_of([&] { geometry.observe(loss(), 5); });
+  const std::string ambiguous = test::message_of<UserError>([&] { geometry.observe(loss(), 5); });
   EXPECT_NE(ambiguous.find("batch_axis"), std::string::npos) << ambiguous;
   for (const std::int64_t axis : {0, 1}) {
     const Tensor named = loss();
@@ -468,7 +459,7 @@ TEST(TorchSampler, ABatchThatCannotBeToldApartIsRefusedAndCanBeNamed) {
     named.backward();
     EXPECT_TRUE(at::allclose(geometry.rows().squeeze(1), 2 * x.pow(2).mean(1 - axis), 1e-5)) << axis;
   }
-  const std::string none = message_of([&] { geometry.observe(loss(), 3); });
+  const std::string none = test::message_of<UserError>([&] { geometry.observe(loss(), 3); });
   EXPECT_NE(none.find("the 3 examples"), std::string::npos) << none;
 }
 
