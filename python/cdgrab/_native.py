@@ -41,15 +41,6 @@ class Native:
         return method
 
 
-def checked_axis(batch_axis: int | None) -> int:
-    """As the library has it: -1 where none is named."""
-    if batch_axis is None:
-        return -1
-    if batch_axis < 0:
-        raise UserError(f"batch_axis is {batch_axis}; count from the front: 0 or more is allowed")
-    return batch_axis
-
-
 def parameter_set(parameters: Any, pattern: str | None) -> Any:
     """The library's ParameterSet, or None for all: from a module or from (name, tensor) pairs."""
     if parameters is None and pattern is not None:
@@ -64,3 +55,19 @@ def parameter_set(parameters: Any, pattern: str | None) -> Any:
     names = [name for name, _ in named]
     tensors = [tensor for _, tensor in named]
     return translated(torch.classes.cdgrab.ParameterSet)(names, tensors, pattern or "*")
+
+
+def observe_options(
+    reduction: str, batch_axis: int | None, parameters: Any, pattern: str | None, budget: int | None
+) -> tuple[bool, int, Any, int]:
+    """What the library's observe() takes after the loss and its examples; -1 stands for what is not given."""
+    if reduction not in ("mean", "sum"):
+        raise UserError(f"reduction is {reduction!r}; 'mean' and 'sum' are allowed")
+    if batch_axis is not None and batch_axis < 0:
+        raise UserError(f"batch_axis is {batch_axis}; count from the front: 0 or more is allowed")
+    return (
+        reduction == "sum",
+        -1 if batch_axis is None else batch_axis,
+        parameter_set(parameters, pattern),
+        -1 if budget is None else budget,
+    )

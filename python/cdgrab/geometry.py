@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from cdgrab._native import Native, checked_axis, parameter_set
-from cdgrab.errors import UserError
+from cdgrab._native import Native, observe_options
 
 Parameters = torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | None
 
@@ -29,14 +28,7 @@ class GradientGeometry:
         batch_axis: int | None = None,
         budget: int | None = None,
     ) -> None:
-        if reduction not in ("mean", "sum"):
-            raise UserError(f"reduction is {reduction!r}; 'mean' and 'sum' are allowed")
-        self._options = (
-            reduction == "sum",
-            checked_axis(batch_axis),
-            parameter_set(parameters, pattern),
-            -1 if budget is None else budget,
-        )
+        self._options = observe_options(reduction, batch_axis, parameters, pattern, budget)
         self._native = Native("GradientGeometry")
 
     def observe(self, loss: torch.Tensor, batch_size: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
-from cdgrab._native import Native, checked_axis, parameter_set
+from cdgrab._native import Native, observe_options
 from cdgrab.errors import StateMismatch, UserError
 
 _CHUNK = 1 << 16
@@ -73,14 +73,9 @@ class Sampler(torch.utils.data.Sampler[int]):
     ) -> None:
         if not isinstance(examples, int):
             examples = len(examples)
-        if reduction not in ("mean", "sum"):
-            raise UserError(f"reduction is {reduction!r}; 'mean' and 'sum' are allowed")
         if initial_order is not None:
             initial_order = torch.as_tensor(initial_order, dtype=torch.int64)
-        self._reduction = reduction
-        self._batch_axis = checked_axis(batch_axis)
-        self._budget = -1 if budget is None else budget
-        self._parameters = parameter_set(parameters, pattern)
+        self._options = observe_options(reduction, batch_axis, parameters, pattern, budget)
         self._drop_last = drop_last
         self._strict = strict
         self._arguments = (
@@ -123,15 +118,14 @@ class Sampler(torch.utils.data.Sampler[int]):
         examples named, one per row of the batch. `loss` is a scalar or one number per example.
         """
         self._tell()
-        options = (self._reduction == "sum", self._batch_axis, self._parameters, self._budget)
         if (batch_size is None) == (indices is None):
             raise UserError("observe takes batch_size or indices=, one of the two")
         if indices is not None:
             named = torch.as_tensor(indices, dtype=torch.int64)
-            self._native.observe_named(loss, named, *options)
+            self._native.observe_named(loss, named, *self._options)
             self._batch_size = len(named)
         else:
-            self._native.observe(loss, int(batch_size), *options)  # type: ignore[arg-type]
+            self._native.observe(loss, int(batch_size), *self._options)  # type: ignore[arg-type]
             self._batch_size = int(batch_size)  # type: ignore[arg-type]
 
     def step(
@@ -273,7 +267,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         self._native.seek(*self._native.trained_position())
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._parameters is not None:
+        if self._options[2] is not None:
             raise UserError(
                 "a sampler that was given parameters cannot be pickled, since they belong to a model; save its "
                 "state_dict() and load it into a new one"

@@ -41,7 +41,7 @@ Contribution bmm_rule(const Moment& moment) {
   auto* node = static_cast<nodes::BmmBackward0*>(moment.node);
   const bool right = moment.slot == 1;
   const Tensor other = right ? saved(node->self_, moment.node) : saved(node->mat2_, moment.node);
-  // (B, positions, the two dimensions that the examples are not in; the matrices are summed over `shared`.
+  // (B, positions, the two dimensions that the examples are not in).
   const Tensor g = moment.gradient_by_example();
   const Tensor x = moment.input_by_example(other, right ? 0 : 1);
   if (moment.layout.dim == 0) {
