@@ -2,6 +2,7 @@
 #include "ghost_geometry.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -17,6 +18,18 @@ namespace {
 constexpr std::int64_t kSmall = 4096;
 
 bool wide(const Tensor& tensor) { return tensor.scalar_type() == at::kDouble; }
+
+/// One more than there are line ends.
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines(1);
+  for (const char c : text) {
+    if (c == '\n')
+      lines.emplace_back();
+    else
+      lines.back() += c;
+  }
+  return lines;
+}
 
 Tensor flat_copy_on_cpu(const Tensor& tensor) { return tensor.to(at::kCPU).contiguous().reshape({-1}); }
 
@@ -271,8 +284,7 @@ void GhostGeometry::make_parts(std::vector<Slot> slots) {
   }
 }
 
-/// A parameter whose slot came with a loaded state.
-void GhostGeometry::recall(std::size_t number, const ParameterGradients& gradients) const {
+void GhostGeometry::require_fits(std::size_t number, const ParameterGradients& gradients) const {
   const Slot& slot = slots_[number];
   if (slot.numel == gradients.parameter.numel() && slot.wide == wide(gradients.parameter)) return;
   throw StateMismatch(
@@ -281,6 +293,60 @@ void GhostGeometry::recall(std::size_t number, const ParameterGradients& gradien
                   "now; load it with the same model and the same selection of parameters",
                   number, slot.numel, slot.wide ? "float64" : "float32", gradients.parameter.numel(),
                   c10::toString(gradients.parameter.scalar_type())));
+}
+
+std::optional<std::size_t> GhostGeometry::recall_by_size(
+    const ParameterGradients& one, const std::vector<const ParameterGradients*>& unknown) const {
+  std::vector<std::size_t> fitting;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (!slots_[i].taken && slots_[i].numel == one.parameter.numel()) fitting.push_back(i);
+  if (fitting.empty()) return std::nullopt;
+  const auto rivals = std::count_if(unknown.begin(), unknown.end(), [&](const ParameterGradients* other) {
+    return other->parameter.numel() == one.parameter.numel();
+  });
+  if (fitting.size() == 1 && rivals == 1) return fitting.front();
+  throw StateMismatch(
+      "parameters",
+      fmt::format(
+          "the state was saved after backwards with different parameters, and {} of {} entries cannot "
+          "be told apart; name them from the start of a run (ObserveOptions::parameters)",
+          std::max<std::size_t>(fitting.size(), static_cast<std::size_t>(rivals)), one.parameter.numel()));
+}
+
+std::vector<std::optional<std::size_t>> GhostGeometry::recall(
+    const std::vector<const ParameterGradients*>& unknown) const {
+  std::vector<std::size_t> left;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (!slots_[i].taken) left.push_back(i);
+  std::vector<std::optional<std::size_t>> found(unknown.size());
+  if (left.empty()) return found;
+  const bool named =
+      std::all_of(left.begin(), left.end(), [&](std::size_t i) { return !slots_[i].name.empty(); }) &&
+      std::all_of(unknown.begin(), unknown.end(), [](const auto* p) { return !p->name.empty(); });
+  const bool together = std::all_of(left.begin(), left.end(), [&](std::size_t i) {
+    return slots_[i].meeting == slots_[left.front()].meeting;
+  });
+  const auto has_value = [](const std::optional<std::size_t>& slot) { return slot.has_value(); };
+  for (std::size_t k = 0; k < unknown.size(); ++k) {
+    if (named) {
+      const auto same = std::find_if(left.begin(), left.end(),
+                                     [&](std::size_t i) { return slots_[i].name == unknown[k]->name; });
+      if (same != left.end()) found[k] = *same;
+    } else if (together && left.size() == unknown.size()) {
+      found[k] = left[k];
+    } else {
+      found[k] = recall_by_size(*unknown[k], unknown);
+    }
+    if (found[k]) require_fits(*found[k], *unknown[k]);
+  }
+  const auto recalled = static_cast<std::size_t>(std::count_if(found.begin(), found.end(), has_value));
+  if (recalled < found.size() && recalled < left.size() && !named)
+    throw StateMismatch(
+        "parameters",
+        fmt::format("the state was saved with {} parameters and this backward has {}, of which {} have their "
+                    "sizes; load it with the same model and the same selection of parameters",
+                    left.size(), unknown.size(), recalled));
+  return found;
 }
 
 void GhostGeometry::meet(const Observed& observed) {
@@ -293,30 +359,36 @@ void GhostGeometry::meet(const Observed& observed) {
         "observe",
         "this loss depends on none of the parameters of the batches before it: if the loop makes new tensors "
         "in every step, give their per-example gradients instead (observe_gradients; step in Python)");
+  std::vector<const ParameterGradients*> unknown;
+  for (const ParameterGradients& p : observed.parameters)
+    if (!known(p)) unknown.push_back(&p);
+  if (unknown.empty()) return;
+  const auto recalled = recall(unknown);
   std::vector<Slot> fresh;
-  std::size_t unmet = 0;
   auto next_part = static_cast<std::int64_t>(rows_.size());
   std::int64_t small_part = kFactors;
-  for (const ParameterGradients& p : observed.parameters) {
-    if (known(p)) continue;
-    const std::size_t number = number_.size() + unmet++;
-    if (number < slots_.size()) {
-      recall(number, p);
+  for (std::size_t k = 0; k < unknown.size(); ++k) {
+    const ParameterGradients& p = *unknown[k];
+    number_[p.parameter.unsafeGetTensorImpl()] = recalled[k].value_or(slots_.size() + fresh.size());
+    met_.push_back(p.parameter);
+    if (recalled[k]) {
+      slots_[*recalled[k]].taken = true;
       continue;
     }
     Slot& slot = fresh.emplace_back();
     slot.numel = p.parameter.numel();
     slot.wide = wide(p.parameter);
+    slot.meeting = meetings_;
+    slot.name = p.name;
+    slot.taken = true;
     if (!p.parameter.device().is_cpu()) continue;
     if (slot.numel <= kSmall)
       slot.part = small_part = small_part == kFactors ? next_part++ : small_part;
     else if (p.gradients.is_rows())
       slot.part = next_part++;
   }
+  if (!fresh.empty()) ++meetings_;
   make_parts(std::move(fresh));
-  for (const ParameterGradients& p : observed.parameters)
-    if (number_.try_emplace(p.parameter.unsafeGetTensorImpl(), number_.size()).second)
-      met_.push_back(p.parameter);
 }
 
 void GhostGeometry::set_block(Observed&& observed) {
@@ -344,12 +416,18 @@ void GhostGeometry::end_block() {
 void GhostGeometry::save(State& state) const {
   std::vector<std::int64_t> numel;
   std::vector<std::int64_t> part;
+  std::vector<std::int64_t> meeting;
   std::vector<std::uint8_t> is_wide;
+  std::vector<std::string_view> names;
   for (const Slot& slot : slots_) {
     numel.push_back(slot.numel);
     part.push_back(slot.part);
+    meeting.push_back(slot.meeting);
     is_wide.push_back(slot.wide ? 1 : 0);
+    names.push_back(slot.name);
   }
+  state.set("parameters/meeting", std::span<const std::int64_t>(meeting));
+  state.set("parameters/names", fmt::format("{}", fmt::join(names, "\n")));
   state.set("parameters/numel", std::span<const std::int64_t>(numel));
   state.set("parameters/part", std::span<const std::int64_t>(part));
   state.set("parameters/wide", std::span<const std::uint8_t>(is_wide));
@@ -362,7 +440,11 @@ std::vector<GhostGeometry::Slot> GhostGeometry::slots_of(const State& state) {
   const std::size_t count = array.bytes.size() / dtype_size(array.dtype);
   const auto numel = state.elements<std::int64_t>("parameters/numel", count);
   const auto part = state.elements<std::int64_t>("parameters/part", count);
+  const auto meeting = state.elements<std::int64_t>("parameters/meeting", count);
   const auto is_wide = state.elements<std::uint8_t>("parameters/wide", count);
+  const auto names = split_lines(state.text("parameters/names"));
+  if (names.size() != count && count > 0)
+    throw StateMismatch("parameters/names", fmt::format("{} names for {} parameters", names.size(), count));
   std::size_t bytes = 0;
   for (const auto& [key, value] : state.entries())
     if (const auto* entry = std::get_if<Array>(&value)) bytes += entry->bytes.size();
@@ -370,7 +452,7 @@ std::vector<GhostGeometry::Slot> GhostGeometry::slots_of(const State& state) {
   std::int64_t parts = 0;
   std::size_t left = bytes / sizeof(float);
   for (std::size_t i = 0; i < count; ++i) {
-    slots[i] = {numel[i], part[i], is_wide[i] != 0, 0};
+    slots[i] = {numel[i], part[i], is_wide[i] != 0, meeting[i], names[i]};
     if (numel[i] < 0 || static_cast<std::size_t>(numel[i]) > left)
       throw StateMismatch(
           "parameters/numel",
@@ -399,8 +481,11 @@ void GhostGeometry::load(const State& state) {
     *this = std::move(loaded);
     return;
   }
-  for (std::size_t i = 0; i < std::min(slots.size(), slots_.size()); ++i) slots[i].piece = slots_[i].piece;
-  if (slots != slots_)
+  const bool same =
+      std::equal(slots.begin(), slots.end(), slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) {
+        return a.numel == b.numel && a.part == b.part && a.wide == b.wide;
+      });
+  if (!same)
     throw StateMismatch("parameters",
                         "the state was saved with other parameters than those seen here; load it into "
                         "a new sampler of the same model");

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -68,8 +70,8 @@ class GhostGeometry final : public CompositeGeometry {
   void end_block() override;
 
   void save(State& state) const override;
-  /// Into one that has met no parameters yet, it brings their places with it; they are told apart by the
-  /// order in which they are met.
+  /// Into one that has met no parameters yet, it brings their places with it. Which parameter is which is
+  /// known by name, or by the order in which they were met if that was in one backward, or by size.
   void load(const State& state) override;
 
  private:
@@ -80,13 +82,20 @@ class GhostGeometry final : public CompositeGeometry {
     std::int64_t numel = 0;
     std::int64_t part = kFactors;  ///< of rows_, or kFactors
     bool wide = false;
-    std::size_t piece = 0;  ///< of factors_
-    bool operator==(const Slot&) const = default;
+    std::int64_t meeting = 0;  ///< the backward in which it was met, of those that met new ones
+    std::string name = {};     ///< empty where it is not known
+    std::size_t piece = 0;     ///< of factors_
+    bool taken = false;        ///< by a parameter that was met, not only loaded
   };
   static constexpr std::int64_t kFactors = -1;
 
   void meet(const Observed& observed);
-  void recall(std::size_t number, const ParameterGradients& gradients) const;
+  /// The loaded slot of each of these parameters, or none if it is new. Throws StateMismatch.
+  [[nodiscard]] std::vector<std::optional<std::size_t>> recall(
+      const std::vector<const ParameterGradients*>& unknown) const;
+  [[nodiscard]] std::optional<std::size_t> recall_by_size(
+      const ParameterGradients& one, const std::vector<const ParameterGradients*>& unknown) const;
+  void require_fits(std::size_t number, const ParameterGradients& gradients) const;
   void make_parts(std::vector<Slot> slots);
   [[nodiscard]] static std::vector<Slot> slots_of(const State& state);
   GhostGeometry& operator=(GhostGeometry&&) noexcept;
@@ -94,6 +103,7 @@ class GhostGeometry final : public CompositeGeometry {
   FactorGeometry* factors_;
   std::vector<std::unique_ptr<RowsPart>> rows_;
   std::vector<Slot> slots_;
+  std::int64_t meetings_ = 0;
   std::unordered_map<const void*, std::size_t> number_;  ///< of a parameter that was met, in slots_
   std::vector<Tensor> met_;  ///< keeps them alive, so that no other can take a parameter's place in memory
 };

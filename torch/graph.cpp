@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -17,15 +18,16 @@ namespace {
 
 const AccumulateGrad* as_leaf(Node* node) { return dynamic_cast<const AccumulateGrad*>(node); }
 
-/// Consumers before producers.
-std::vector<Node*> nodes_below(Node* root) {
+/// Consumers before producers; what is below a node that `ends` is left out.
+template <class Ends>
+std::vector<Node*> nodes_below(Node* root, const Ends& ends) {
   std::vector<Node*> order;
   std::unordered_set<Node*> seen;
   std::vector<std::pair<Node*, std::size_t>> stack = {{root, 0}};
   seen.insert(root);
   while (!stack.empty()) {
     auto& [node, next] = stack.back();
-    if (next == node->num_outputs()) {
+    if (next == node->num_outputs() || (next == 0 && ends(node))) {
       order.push_back(node);
       stack.pop_back();
       continue;
@@ -35,6 +37,10 @@ std::vector<Node*> nodes_below(Node* root) {
   }
   std::reverse(order.begin(), order.end());
   return order;
+}
+
+std::vector<Node*> nodes_below(Node* root) {
+  return nodes_below(root, [](Node* /*node*/) { return false; });
 }
 
 /// The parameter behind an edge, and the rearrangements on the way; an undefined tensor if there is none.
@@ -56,7 +62,8 @@ using Choice = std::map<Node*, Place>;
 /// One assumption about the batch's place, followed through the graph.
 class Hypothesis {
  public:
-  Hypothesis(const Graph& graph, std::int64_t batch) : nodes_(graph.nodes), batch_(batch) {
+  Hypothesis(const Graph& graph, std::int64_t batch, const ParameterSet& parameters)
+      : nodes_(graph.nodes), parameters_(parameters), batch_(batch) {
     // One loss per example: the batch is where the graph begins.
     if (!output_shape(graph.root, graph.output).empty()) places_[{graph.root, graph.output}] = Layout{0, 1};
   }
@@ -105,7 +112,8 @@ class Hypothesis {
       place = *found;
     }
     const auto& edge = node->next_edge(slot);
-    if (place && as_leaf(edge.function.get()) != nullptr)
+    const AccumulateGrad* leaf = as_leaf(edge.function.get());
+    if (place && leaf != nullptr && parameters_.contains(leaf->variable))
       return refuse(node, fmt::format("{} would give every example a parameter of its own", node->name()));
     const auto [known, fresh] = places_.try_emplace({edge.function.get(), edge.input_nr}, place);
     if (fresh || known->second == place) return true;
@@ -119,6 +127,7 @@ class Hypothesis {
   }
 
   const std::vector<Node*>& nodes_;
+  const ParameterSet& parameters_;
   std::int64_t batch_;
   std::map<std::pair<Node*, std::uint32_t>, Place> places_;
   std::string reason_;
@@ -198,8 +207,9 @@ class Refusal {
 };
 
 /// Whether nothing but parameters goes into `reduction`: a penalty, which no example has a share in, or a
-/// number that a weight is made with.
-bool is_penalty(Node* reduction) {
+/// number that a weight is made with. `masks`: a constant may have a parameter's shape; in a batch of one
+/// it could be the example.
+bool is_penalty(Node* reduction, bool masks) {
   static const std::unordered_set<std::string> kNames = {
       "AbsBackward0",  "AddBackward0",
       "CatBackward0",  "ClampBackward1",
@@ -229,7 +239,8 @@ bool is_penalty(Node* reduction) {
     // A matrix or vector of parameters times a constant vector, as a spectral norm has it.
     const bool fixed = node->name() == "DotBackward0" || node->name() == "VdotBackward0" ||
                        (node->name() == "MvBackward0" && node->next_edge(0).function != nullptr);
-    if (constant && !fixed && (!same_shape || node->name() == "MmBackward0")) return false;
+    const bool mask = same_shape && node->name() != "MmBackward0" && (masks || output_shape(node).empty());
+    if (constant && !fixed && !mask) return false;
   }
   return true;
 }
@@ -240,7 +251,7 @@ std::vector<Choice> choices_for(const Graph& graph, const BatchOptions& options,
   std::vector<Choice> choices = {{}};
   for (const Reduction& reduction : reductions_of(graph.nodes)) {
     std::vector<Place> places;
-    if (is_penalty(reduction.node))
+    if (is_penalty(reduction.node, /*masks=*/true))
       places.emplace_back(std::nullopt);
     else
       for (const Layout& layout : candidates(reduction, options)) places.emplace_back(layout);
@@ -261,11 +272,12 @@ std::vector<Choice> choices_for(const Graph& graph, const BatchOptions& options,
 }
 
 /// Those that do not contradict themselves.
-std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& options, const Refusal& refuse) {
+std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& options,
+                                   const ParameterSet& parameters, const Refusal& refuse) {
   std::vector<Hypothesis> survivors;
   std::optional<Hypothesis> refused;
   for (const Choice& choice : choices_for(graph, options, refuse)) {
-    Hypothesis hypothesis(graph, options.batch);
+    Hypothesis hypothesis(graph, options.batch, parameters);
     if (hypothesis.follow(choice))
       survivors.push_back(std::move(hypothesis));
     else if (!refused)
@@ -287,6 +299,17 @@ Consumers consumers_of(const std::vector<Node*>& nodes) {
   return all;
 }
 
+/// Where the batch is already in what the parameter became on its way to the node, by the node that put it
+/// there: every example has its own copy of it, and all of the copy's gradient arrives here.
+Use at_its_copies(Use use, const Hypothesis& hypothesis) {
+  while (!use.chain.empty() && hypothesis.of(use.chain.front().node)) {
+    use.node = use.chain.front().node;
+    use.slot = use.chain.front().slot;
+    use.chain.erase(use.chain.begin());
+  }
+  return use;
+}
+
 /// Every place where `use` meets the examples; `survivors` must agree on the way there.
 void meetings(const Use& use, const std::vector<Hypothesis>& survivors, const Consumers& consumers,
               const Refusal& refuse, std::vector<Use>& out) {
@@ -294,8 +317,12 @@ void meetings(const Use& use, const std::vector<Hypothesis>& survivors, const Co
   for (const Hypothesis& other : survivors)
     if (other.of(use.node) != place)
       refuse(use.node,
-             fmt::format("two axes at {} have the length of the batch, and no view tells them apart",
+             fmt::format("two axes at {} have the length of the batch or a multiple of it, and no view "
+                         "tells them apart",
                          use.node->name()));
+  constexpr std::size_t kMost = 4096;
+  if (out.size() == kMost)
+    refuse(use.node, fmt::format("there are more than {} ways from a parameter to the examples", kMost));
   if (place) {
     out.push_back(use);
     out.back().layout = *place;
@@ -312,17 +339,6 @@ void meetings(const Use& use, const std::vector<Hypothesis>& survivors, const Co
 }
 
 }  // namespace
-
-bool rearranges(Node* node) {
-  static const std::unordered_set<std::string> kNames = {
-      "TBackward0",          "TransposeBackward0",    "PermuteBackward0", "ViewBackward0",
-      "UnsafeViewBackward0", "ReshapeAliasBackward0", "ExpandBackward0",  "ToCopyBackward0",
-      "UnsqueezeBackward0",  "SqueezeBackward0",      "SqueezeBackward1", "SqueezeBackward2",
-      "SliceBackward0",      "SelectBackward0",       "CloneBackward0",   "AliasBackward0",
-      "LiftFreshBackward0",
-  };
-  return kNames.contains(node->name());
-}
 
 at::IntArrayRef edge_shape(Node* node, std::size_t slot) {
   const auto& edge = node->next_edge(slot);
@@ -349,12 +365,42 @@ Graph find_uses(const Tensor& loss, const ParameterSet& parameters) {
   return graph;
 }
 
+Graph find_edges(const Tensor& loss, const ParameterSet& parameters) {
+  Graph graph;
+  graph.root = loss.grad_fn().get();
+  graph.output = static_cast<std::uint32_t>(loss.output_nr());
+  std::vector<Node*> penalties;
+  graph.nodes = nodes_below(graph.root, [&](Node* node) {
+    if (as_leaf(node) != nullptr || !output_shape(node).empty() || !is_penalty(node, /*masks=*/false))
+      return false;
+    penalties.push_back(node);
+    return true;
+  });
+  const std::unordered_set<Node*> of_penalties(penalties.begin(), penalties.end());
+  for (Node* node : graph.nodes) {
+    if (as_leaf(node) != nullptr || of_penalties.contains(node)) continue;
+    for (std::size_t slot = 0; slot < node->num_outputs(); ++slot) {
+      Node* below = node->next_edge(slot).function.get();
+      const AccumulateGrad* leaf = below == nullptr ? nullptr : as_leaf(below);
+      if (leaf != nullptr && parameters.contains(leaf->variable))
+        graph.uses.push_back({node, slot, {}, leaf->variable, {}});
+    }
+  }
+  return graph;
+}
+
 void place_batch(Graph& graph, const BatchOptions& options, const ParameterSet& parameters) {
   const Refusal refuse(graph, options, parameters);
-  const auto survivors = consistent(graph, options, refuse);
+  const auto survivors = consistent(graph, options, parameters, refuse);
+  graph.followed = true;
   const Consumers consumers = consumers_of(graph.nodes);
   std::vector<Use> placed;
-  for (const Use& use : graph.uses) meetings(use, survivors, consumers, refuse, placed);
+  std::set<std::pair<Node*, std::size_t>> copied;  // once, whoever uses the copies
+  for (const Use& use : graph.uses) {
+    const Use own = at_its_copies(use, survivors.front());
+    if (own.node != use.node && !copied.insert({own.node, own.slot}).second) continue;
+    meetings(own, survivors, consumers, refuse, placed);
+  }
   graph.uses = std::move(placed);
 }
 

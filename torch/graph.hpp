@@ -26,7 +26,7 @@ struct Use {
   std::size_t slot = 0;
   std::vector<Step> chain;
   Tensor parameter;
-  Layout layout;  ///< of the node's output; without meaning in a batch of one
+  Layout layout;  ///< of the node's output
 };
 
 struct Graph {
@@ -34,10 +34,15 @@ struct Graph {
   std::uint32_t output = 0;  ///< of the root that the loss is
   std::vector<Node*> nodes;  ///< consumers before producers
   std::vector<Use> uses;
+  bool followed = false;  ///< the batch, to every node
 };
 
 /// The uses of the parameters that count, not knowing yet where the batch is.
 Graph find_uses(const Tensor& loss, const ParameterSet& parameters);
+
+/// For a batch of one: the edges that end in a parameter that counts, as uses without a chain or a layout;
+/// those of a penalty, in which no example has a share, left out.
+Graph find_edges(const Tensor& loss, const ParameterSet& parameters);
 
 struct BatchOptions {
   std::int64_t batch = 0;
@@ -46,14 +51,11 @@ struct BatchOptions {
   std::int64_t batch_axis = -1;
 };
 
-/// Gives every use its layout. A use that is the same for all examples becomes one by the nodes where it
-/// meets them; one that never does (a penalty) is dropped: no example has a share in it. Throws UserError
-/// with the parameters that cannot be attributed and a remedy.
+/// Gives every use its layout. A parameter that was copied to every example is used by the node that copies
+/// it; what is the same for all examples is used by the nodes where it meets them; one that never does (a
+/// penalty) is dropped: no example has a share in it. Throws UserError with the parameters that cannot be
+/// attributed and a remedy.
 void place_batch(Graph& graph, const BatchOptions& options, const ParameterSet& parameters);
-
-/// Nodes that have one input and only rearrange it, or take a piece: what is behind them is still the
-/// parameter.
-bool rearranges(Node* node);
 
 /// The shape of the gradient that `node` sends along edge `slot`.
 at::IntArrayRef edge_shape(Node* node, std::size_t slot);

@@ -109,10 +109,34 @@ Found batched_product(const Question& q, std::size_t a) {
 Found bmm(const Question& q) { return batched_product(q, 0); }
 Found baddbmm(const Question& q) { return batched_product(q, 1); }
 
-/// Convolutions, pooling, batch and group norm: examples along dimension 0, the first input carries them.
+/// A matrix times a vector.
+Found matrix_vector(const Question& q) { return q.slot == 0 ? at_dim(0, q.layout.inner) : kNoBatch; }
+
+/// Convolutions, pooling, padding, group norm: examples along dimension 0, the first input carries them.
 Found examples_first(const Question& q) {
   if (q.layout.dim != 0) return kImpossible;
   return q.slot > 0 ? kNoBatch : at_dim(0, q.layout.inner);
+}
+
+/// Examples may also be among the channels, as instance norm has them: each channel is on its own.
+Found batch_norm(const Question& q) {
+  if (q.layout.dim != 1) return examples_first(q);
+  return at_dim(q.slot == 0 ? 1 : 0, q.layout.inner);
+}
+
+/// Dimensions that are padded, which the batch's is not, are the last ones.
+Found padded(const Question& q) {
+  const auto dim = static_cast<std::size_t>(q.layout.dim);
+  return q.input[dim] == q.output[dim] ? at_dim(q.layout.dim, q.layout.inner) : kImpossible;
+}
+
+/// A dimension of the output is (copies, the input's own).
+Found repeat(const Question& q) {
+  const auto shift = static_cast<std::int64_t>(q.output.size()) - static_cast<std::int64_t>(q.input.size());
+  const std::int64_t dim = q.layout.dim - shift;
+  const std::int64_t own = dim < 0 ? 1 : q.input[static_cast<std::size_t>(dim)];
+  if (own % (q.batch * q.layout.inner) == 0) return at_dim(dim, q.layout.inner);
+  return q.layout.inner % own == 0 ? kNoBatch : kImpossible;
 }
 
 /// The last `count` dimensions are normalised together.
@@ -144,7 +168,26 @@ Found attention(const Question& q) {
   return q.slot < 3 && q.layout.dim < 2 ? at_dim(q.layout.dim, q.layout.inner) : kImpossible;
 }
 
+Found glu(const Question& q) { return along(q, static_cast<nodes::GluBackward0*>(q.node)->dim); }
+Found cumsum(const Question& q) { return along(q, static_cast<nodes::CumsumBackward0*>(q.node)->dim); }
+Found index_select(const Question& q) {
+  return along(q, static_cast<nodes::IndexSelectBackward0*>(q.node)->dim);
+}
+/// In the other dimensions the index may be shorter.
+Found gather(const Question& q) {
+  const auto dim = static_cast<std::size_t>(q.layout.dim);
+  return q.input[dim] == q.output[dim] ? along(q, static_cast<nodes::GatherBackward0*>(q.node)->dim)
+                                       : kImpossible;
+}
+
 Found embedding(const Question& /*q*/) { return kNoBatch; }
+
+/// table[indices], where the table is a parameter; other indexing may mix the examples.
+Found index(const Question& q) {
+  Node* below = q.node->next_edge(q.slot).function.get();
+  while (below != nullptr && rearranges(below)) below = below->next_edge(0).function.get();
+  return dynamic_cast<AccumulateGrad*>(below) == nullptr ? kImpossible : kNoBatch;
+}
 
 /// The loss of each example or position from its class scores, which stand along dimension 1.
 Found class_scores(const Question& q) {
@@ -170,12 +213,29 @@ Found without_dim(const Question& q, std::int64_t gone) {
 Found select(const Question& q) { return without_dim(q, static_cast<nodes::SelectBackward0*>(q.node)->dim); }
 Found unbind(const Question& q) { return without_dim(q, static_cast<nodes::UnbindBackward0*>(q.node)->dim); }
 
-/// Sums and means over some dimensions: those that are left, in their order.
-Found reduced(const Question& q, const c10::OptionalArray<std::int64_t>& dims, bool keepdim) {
+/// The one dimension that the inputs do not have.
+Found stack(const Question& q) {
+  const auto rank = static_cast<std::int64_t>(q.output.size());
+  const std::int64_t given = static_cast<nodes::StackBackward0*>(q.node)->dim;
+  const std::int64_t fresh = given < 0 ? given + rank : given;
+  if (q.layout.dim == fresh) return kImpossible;
+  return at_dim(q.layout.dim - (q.layout.dim > fresh ? 1 : 0), q.layout.inner);
+}
+
+at::IntArrayRef list_of(const std::int64_t& dim) { return dim; }
+at::IntArrayRef list_of(const std::vector<std::int64_t>& dims) { return dims; }
+at::IntArrayRef list_of(const c10::OptionalArray<std::int64_t>& dims) {
+  return dims.list ? at::IntArrayRef(*dims.list) : at::IntArrayRef();
+}
+
+/// Sums, means and the like over some dimensions: those that are left, in their order.
+template <class Reduction>
+Found reduced(const Question& q) {
+  const auto* node = static_cast<Reduction*>(q.node);
+  const bool keepdim = node->keepdim;
   std::unordered_set<std::int64_t> gone;
   const auto rank = static_cast<std::int64_t>(q.input.size());
-  if (dims.list)
-    for (const std::int64_t d : *dims.list) gone.insert(d < 0 ? d + rank : d);
+  for (const std::int64_t d : list_of(node->dim)) gone.insert(d < 0 ? d + rank : d);
   std::int64_t left = 0;
   for (std::int64_t dim = 0; dim < rank; ++dim) {
     const bool here = keepdim || !gone.contains(dim);
@@ -184,15 +244,6 @@ Found reduced(const Question& q, const c10::OptionalArray<std::int64_t>& dims, b
   }
   return kImpossible;
 }
-Found sum_dims(const Question& q) {
-  const auto* node = static_cast<nodes::SumBackward1*>(q.node);
-  return reduced(q, node->dim, node->keepdim);
-}
-Found mean_dims(const Question& q) {
-  const auto* node = static_cast<nodes::MeanBackward1*>(q.node);
-  return reduced(q, node->dim, node->keepdim);
-}
-
 /// A node that is not in the table: elementwise if the shapes say nothing else, and neither does its name.
 Found by_shape(const Question& q) {
   const std::string name = q.node->name();
@@ -215,6 +266,7 @@ const std::unordered_map<std::string, Answer>& answers() {
       {"MinimumBackward0", elementwise},
       {"PowBackward1", elementwise},
       {"LerpBackward0", elementwise},
+      {"PreluKernelBackward0", elementwise},
       {"MseLossBackward0", elementwise},
       {"ExpandBackward0", elementwise},
       {"ViewBackward0", view},
@@ -229,15 +281,29 @@ const std::unordered_map<std::string, Answer>& answers() {
       {"PermuteBackward0", permute},
       {"AddmmBackward0", addmm},
       {"MmBackward0", mm},
+      {"MvBackward0", matrix_vector},
       {"LinearBackward0", linear},
       {"BmmBackward0", bmm},
       {"BaddbmmBackward0", baddbmm},
       {"ConvolutionBackward0", examples_first},
-      {"NativeBatchNormBackward0", examples_first},
+      {"NativeBatchNormBackward0", batch_norm},
       {"NativeGroupNormBackward0", examples_first},
       {"MaxPool2DWithIndicesBackward0", examples_first},
       {"AvgPool2DBackward0", examples_first},
+      {"AvgPool3DBackward0", examples_first},
       {"AdaptiveAvgPool2DBackward0", examples_first},
+      {"AdaptiveAvgPool3DBackward0", examples_first},
+      {"AdaptiveMaxPool2DBackward0", examples_first},
+      {"AdaptiveMaxPool3DBackward0", examples_first},
+      {"MaxPool3DWithIndicesBackward0", examples_first},
+      {"PixelShuffleBackward0", examples_first},
+      {"ReflectionPad1DBackward0", examples_first},
+      {"ReflectionPad2DBackward0", examples_first},
+      {"ReplicationPad1DBackward0", examples_first},
+      {"ReplicationPad2DBackward0", examples_first},
+      {"UpsampleBilinear2DBackward0", examples_first},
+      {"UpsampleNearest2DBackward0", examples_first},
+      {"ConstantPadNdBackward0", padded},
       {"NativeLayerNormBackward0", layer_norm},
       {"FusedRmsNormBackward0", rms_norm},
       {"SoftmaxBackward0", softmax},
@@ -246,16 +312,33 @@ const std::unordered_map<std::string, Answer>& answers() {
       {"ScaledDotProductEfficientAttentionBackward0", attention},
       {"ScaledDotProductFlashAttentionBackward0", attention},
       {"EmbeddingBackward0", embedding},
+      {"IndexBackward0", index},
       {"NllLossBackward0", class_scores},
       {"NllLoss2DBackward0", class_scores},
       {"SplitBackward0", pieces},
+      {"UnsafeSplitBackward0", pieces},
       {"SplitWithSizesBackward0", pieces},
       {"SliceBackward0", pieces},
       {"CatBackward0", pieces},
       {"SelectBackward0", select},
       {"UnbindBackward0", unbind},
-      {"SumBackward1", sum_dims},
-      {"MeanBackward1", mean_dims},
+      {"StackBackward0", stack},
+      {"RepeatBackward0", repeat},
+      {"GluBackward0", glu},
+      {"CumsumBackward0", cumsum},
+      {"GatherBackward0", gather},
+      {"IndexSelectBackward0", index_select},
+      {"SumBackward1", reduced<nodes::SumBackward1>},
+      {"MeanBackward1", reduced<nodes::MeanBackward1>},
+      {"MaxBackward0", reduced<nodes::MaxBackward0>},
+      {"MinBackward0", reduced<nodes::MinBackward0>},
+      {"AmaxBackward0", reduced<nodes::AmaxBackward0>},
+      {"AminBackward0", reduced<nodes::AminBackward0>},
+      {"VarBackward0", reduced<nodes::VarBackward0>},
+      {"StdBackward0", reduced<nodes::StdBackward0>},
+      {"NormBackward1", reduced<nodes::NormBackward1>},
+      {"LinalgVectorNormBackward0", reduced<nodes::LinalgVectorNormBackward0>},
+      {"LogsumexpBackward0", reduced<nodes::LogsumexpBackward0>},
   };
   return kAnswers;
 }
@@ -278,6 +361,17 @@ std::optional<Place> place_in_input(Node* node, std::size_t slot, at::IntArrayRe
   const auto found = answers().find(node->name());
   const Answer answer = found == answers().end() ? by_shape : found->second;
   return answer({node, slot, input, output, layout, batch});
+}
+
+bool rearranges(Node* node) {
+  static const std::unordered_set<std::string> kNames = {
+      "TBackward0",          "TransposeBackward0",    "PermuteBackward0", "ViewBackward0",
+      "UnsafeViewBackward0", "ReshapeAliasBackward0", "ExpandBackward0",  "ToCopyBackward0",
+      "UnsqueezeBackward0",  "SqueezeBackward0",      "SqueezeBackward1", "SqueezeBackward2",
+      "SliceBackward0",      "SelectBackward0",       "CloneBackward0",   "AliasBackward0",
+      "LiftFreshBackward0",
+  };
+  return kNames.contains(node->name());
 }
 
 Tensor batch_first(const Tensor& tensor, const Layout& layout, std::int64_t batch) {

@@ -28,6 +28,10 @@ std::vector<Layout> possible_layouts(at::IntArrayRef shape, std::int64_t batch);
 std::optional<Place> place_in_input(Node* node, std::size_t slot, at::IntArrayRef input,
                                     at::IntArrayRef output, const Layout& layout, std::int64_t batch);
 
+/// Nodes that have one input and only rearrange it, or take a piece: what is behind them is still the
+/// parameter.
+bool rearranges(Node* node);
+
 /// (B, positions, the other dimensions): the batch to the front, what shares its dimension behind it.
 Tensor batch_first(const Tensor& tensor, const Layout& layout, std::int64_t batch);
 

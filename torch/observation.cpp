@@ -33,6 +33,24 @@ class Observation::Hook final : public ::torch::autograd::FunctionPreHook {
   Action action_;
 };
 
+/// Runs after its node, with what that sends on: in a batch of one, the example's.
+class Observation::WholeHook final : public ::torch::autograd::FunctionPostHook {
+ public:
+  WholeHook(std::shared_ptr<Observation> observation, Node* node)
+      : observation_(std::move(observation)), node_(node) {}
+
+  variable_list operator()(const variable_list& sent, const variable_list& /*arrived*/) override {
+    if (observation_->released_) return sent;
+    const at::NoGradGuard no_grad;
+    observation_->visit_whole(node_, sent);
+    return sent;
+  }
+
+ private:
+  std::shared_ptr<Observation> observation_;
+  Node* node_;
+};
+
 namespace {
 
 void check_loss(const Tensor& loss, std::int64_t batch) {
@@ -100,24 +118,28 @@ Contribution read(Rule rule, const Moment& moment, const Use& use) {
   }
 }
 
+Graph read_graph(const Tensor& loss, std::int64_t batch, const ObserveOptions& options) {
+  Graph graph = batch == 1 ? find_edges(loss, options.parameters) : find_uses(loss, options.parameters);
+  check_visible(graph);
+  if (batch == 1) return graph;
+  try {
+    place_batch(graph, {batch, options.batch_axis}, options.parameters);
+  } catch (const UserError&) {
+    // Where the batch is lost at a node without a rule, say that.
+    if (!graph.followed) check_rules(graph, options.parameters);
+    throw;
+  }
+  check_rules(graph, options.parameters);
+  return graph;
+}
+
 }  // namespace
 
 std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t batch,
                                                 const ObserveOptions& options, Finish finish) {
   check_loss(loss, batch);
   const at::NoGradGuard no_grad;
-  Graph graph = find_uses(loss, options.parameters);
-  check_visible(graph);
-  if (batch > 1) {
-    try {
-      place_batch(graph, {batch, options.batch_axis}, options.parameters);
-    } catch (const UserError&) {
-      check_rules(graph, options.parameters);  // where the batch is lost at a node without a rule, say that
-      throw;
-    }
-    check_rules(graph, options.parameters);
-  }
-
+  const Graph graph = read_graph(loss, batch, options);
   if (graph.uses.empty())
     throw UserError(
         "observe",
@@ -129,15 +151,22 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   observation->per_example_ = loss.dim() == 1;
   observation->budget_ = options.budget;
   observation->finish_ = std::move(finish);
-  observation->expect(graph);
-  const auto hook = [&](Node* node, Hook::Action action) {
-    node->add_pre_hook(std::make_unique<Hook>(observation, std::move(action)));
-  };
-  hook(graph.root,
-       [output = graph.output](Observation& o, const variable_list& g) { o.begin(g.at(output)); });
-  for (const auto& [node, uses] : observation->uses_)
-    hook(node, [node = node](Observation& o, const variable_list& g) { o.visit(node, g); });
+  observation->expect(graph, options.parameters);
+  observation->watch(observation);
   return observation;
+}
+
+void Observation::watch(const std::shared_ptr<Observation>& self) {
+  const auto hook = [&](Node* node, Hook::Action action) {
+    node->add_pre_hook(std::make_unique<Hook>(self, std::move(action)));
+  };
+  hook(root_, [](Observation& o, const variable_list& g) { o.begin(g.at(o.output_)); });
+  for (const auto& [node, uses] : uses_) {
+    if (batch_ == 1)
+      node->add_post_hook(std::make_unique<WholeHook>(self, node));
+    else
+      hook(node, [node = node](Observation& o, const variable_list& g) { o.visit(node, g); });
+  }
 }
 
 std::vector<Tensor> Observation::parameters() const {
@@ -146,11 +175,14 @@ std::vector<Tensor> Observation::parameters() const {
   return all;
 }
 
-void Observation::expect(const Graph& graph) {
+void Observation::expect(const Graph& graph, const ParameterSet& parameters) {
+  root_ = graph.root;
+  output_ = graph.output;
+  nodes_.insert(graph.nodes.begin(), graph.nodes.end());
   for (const Use& use : graph.uses) {
     uses_[use.node].push_back(use);
     const auto [at, fresh] = index_.try_emplace(use.parameter.unsafeGetTensorImpl(), collected_.size());
-    if (fresh) collected_.push_back({use.parameter, 0, std::nullopt});
+    if (fresh) collected_.push_back({use.parameter, parameters.name(use.parameter), 0, std::nullopt});
     ++collected_[at->second].left;
   }
   left_ = uses_.size();
@@ -162,6 +194,7 @@ void Observation::begin(const Tensor& upstream) {
     throw UserError("observe",
                     "backward ran twice through an observed loss; observe it again before the second one");
   begun_ = true;
+  check_alone();
   const double factor = sum_ ? 1.0 : static_cast<double>(batch_);
   if (per_example_)
     scale_ = upstream.reciprocal();
@@ -173,19 +206,59 @@ void Observation::begin(const Tensor& upstream) {
       [self = shared_from_this()] { self->end(); });
 }
 
-void Observation::visit(Node* node, const variable_list& gradients) {
-  const std::lock_guard lock(mutex_);
+/// Another loss that comes into the graph below the observed one would add its gradients to the examples'.
+void Observation::check_alone() const {
+  const auto* running = ::torch::autograd::get_current_graph_task_nodes_in_graph();
+  if (running == nullptr) return;
+  for (Node* node : *running) {
+    if (nodes_.contains(node)) continue;
+    for (const auto& edge : node->next_edges()) {
+      Node* below = edge.function.get();
+      if (below == nullptr || below == root_ || dynamic_cast<AccumulateGrad*>(below) != nullptr) continue;
+      if (nodes_.contains(below))
+        throw UserError(
+            "observe",
+            fmt::format("another loss shares part of the observed one's graph ({} leads into it) and runs "
+                        "backward with it, so that their gradients arrive as one; observe their sum, or run "
+                        "the other one's backward on its own, after this one",
+                        node->name()));
+    }
+  }
+}
+
+void Observation::check_begun() const {
   if (!begun_)
     throw UserError("observe",
                     "another loss than the observed one runs backward through its graph first; run the "
                     "observed loss's backward first, or observe their sum");
+}
+
+void Observation::visit_whole(Node* node, const variable_list& sent) {
+  const std::lock_guard lock(mutex_);
+  check_begun();
+  --left_;
+  const Stopwatch watch(&seconds_);
+  for (const Use& use : uses_.at(node)) {
+    const Tensor& gradient = sent.at(use.slot);
+    if (!gradient.defined()) continue;
+    // A copy: what is sent may become the parameter's .grad, which later backwards add to.
+    const bool dense = gradient.layout() == at::kStrided;
+    auto contribution =
+        Contribution::of_rows((dense ? gradient.clone() : gradient.to_dense()).reshape({1, -1}));
+    contribution.to(use.parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+    collect(collected_[index_.at(use.parameter.unsafeGetTensorImpl())], std::move(contribution));
+  }
+}
+
+void Observation::visit(Node* node, const variable_list& gradients) {
+  const std::lock_guard lock(mutex_);
+  check_begun();
   --left_;
   if (std::none_of(gradients.begin(), gradients.end(), [](const Tensor& g) { return g.defined(); })) return;
   const Stopwatch watch(&seconds_);
   for (const Use& use : uses_.at(node)) {
     const Moment moment{node, use.slot, gradients, use.layout, batch_};
-    const Rule rule = batch_ == 1 ? whole_gradient : rule_for(use);
-    Contribution contribution = read(rule, moment, use);
+    Contribution contribution = read(rule_for(use), moment, use);
     contribution.to(use.parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
     collect(collected_[index_.at(use.parameter.unsafeGetTensorImpl())], std::move(contribution));
   }
@@ -230,7 +303,7 @@ void Observation::end() {
   for (Collected& c : collected_) {
     if (!c.sum) continue;
     if (c.left > 0) complete(c);  // a use that no gradient reached
-    observed.parameters.push_back({c.parameter, std::move(*c.sum)});
+    observed.parameters.push_back({c.parameter, std::move(*c.sum), c.name});
   }
   collected_.clear();
   finish_(std::move(observed));

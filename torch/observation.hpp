@@ -7,7 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "cdgrab/torch/gradient_geometry.hpp"
@@ -19,6 +21,7 @@ namespace cdgrab::torch {
 struct ParameterGradients {
   Tensor parameter;
   Contribution gradients;
+  std::string name = {};  ///< empty where it is not known
 };
 
 /// What a backward left behind: per-example gradients in the scale of docs/math.md, section 6.
@@ -45,14 +48,20 @@ class Observation : public std::enable_shared_from_this<Observation> {
  private:
   struct Collected {
     Tensor parameter;
+    std::string name;
     std::size_t left = 0;             ///< uses that have not run
     std::optional<Contribution> sum;  ///< of those that have
   };
   class Hook;
+  class WholeHook;
 
-  void expect(const Graph& graph);
+  void expect(const Graph& graph, const ParameterSet& parameters);
+  void watch(const std::shared_ptr<Observation>& self);
   void begin(const Tensor& upstream);
+  void check_alone() const;
+  void check_begun() const;
   void visit(Node* node, const variable_list& gradients);
+  void visit_whole(Node* node, const variable_list& sent);
   void collect(Collected& to, Contribution contribution);
   void complete(Collected& collected);
   void form_within_budget(Contribution& sum);
@@ -63,6 +72,9 @@ class Observation : public std::enable_shared_from_this<Observation> {
   bool per_example_ = false;
   std::size_t budget_ = 0;  ///< what is left of it
   Finish finish_;
+  Node* root_ = nullptr;
+  std::uint32_t output_ = 0;         ///< of the root that the loss is
+  std::unordered_set<Node*> nodes_;  ///< of the loss's graph; only compared, they may be gone
   bool begun_ = false;
   bool released_ = false;
   Tensor scale_;        ///< (B): what turns an arriving gradient into the example's vector

@@ -86,12 +86,16 @@ bool ParameterSet::contains(const at::Tensor& parameter) const {
   return found != names_->of.end() && found->second.counts;
 }
 
+std::string ParameterSet::name(const at::Tensor& parameter) const {
+  if (names_ == nullptr) return {};
+  const auto found = names_->of.find(parameter.unsafeGetTensorImpl());
+  return found == names_->of.end() ? std::string() : found->second.name;
+}
+
 std::string ParameterSet::describe(const at::Tensor& parameter) const {
   const std::string shape = fmt::format("{}", fmt::join(parameter.sizes(), "x"));
-  if (names_ != nullptr)
-    if (const auto found = names_->of.find(parameter.unsafeGetTensorImpl()); found != names_->of.end())
-      return fmt::format("{} ({})", found->second.name, shape);
-  return "a parameter of shape " + shape;
+  const std::string known = name(parameter);
+  return known.empty() ? "a parameter of shape " + shape : fmt::format("{} ({})", known, shape);
 }
 
 }  // namespace cdgrab::torch

@@ -82,9 +82,8 @@ std::vector<std::int64_t> without_ones(at::IntArrayRef shape) {
 }
 
 /// Whether the way from the edge to the parameter turns a matrix over (true), leaves the entries in their
-/// order (false), or does something else. The rule has summed over a leading dimension that was expanded:
-/// the matrix has `entries` without it.
-std::optional<bool> turns_matrix(const Use& use, std::int64_t entries) {
+/// order (false), or does something else.
+std::optional<bool> turns_matrix(const Use& use) {
   bool turned = false;
   for (const Step& step : use.chain) {
     Node* node = step.node;
@@ -93,18 +92,14 @@ std::optional<bool> turns_matrix(const Use& use, std::int64_t entries) {
     const auto above = output_shape(node);
     const auto below = edge_shape(node, 0);
     const auto dims = permutation_of(node);
-    if (name == "SliceBackward0" || name == "SelectBackward0") {
+    if (name == "SliceBackward0" || name == "SelectBackward0" || name == "ExpandBackward0") {
       if (without_ones(above) != without_ones(below)) return std::nullopt;
-    } else if (name == "ExpandBackward0") {
-      if (c10::multiply_integers(below) != entries) return std::nullopt;
     } else if (dims.empty()) {
       if (turned && without_ones(above) != without_ones(below)) return std::nullopt;
     } else {
       std::vector<std::int64_t> order;
       for (std::size_t k = 0; k < dims.size(); ++k)
         if (above[k] != 1) order.push_back(dims[k]);
-      const bool expanded = c10::multiply_integers(above) != entries;
-      if (expanded && dims.front() == 0) order.erase(order.begin());
       if (std::is_sorted(order.begin(), order.end())) continue;
       if (order.size() != 2) return std::nullopt;
       turned = !turned;
@@ -123,18 +118,11 @@ Tensor Moment::input_by_example(const Tensor& input, std::size_t slot_of_input) 
   return batch_first(input, **place, batch);
 }
 
-Contribution whole_gradient(const Moment& moment) {
-  variable_list gradients = moment.gradients;
-  const Tensor sent = (*moment.node)(std::move(gradients)).at(moment.slot);
-  // As the engine does with what a node returns for an input that was broadcast.
-  return Contribution::of_rows(at::sum_to(sent, edge_shape(moment.node, moment.slot)).reshape({1, -1}));
-}
-
 Contribution through_chain(Contribution contribution, const Use& use) {
   if (!contribution.is_rows()) {
-    const Factors& f = contribution.factors();
-    const auto turned = turns_matrix(use, f.m * f.n);
+    const auto turned = turns_matrix(use);
     if (turned == false) return contribution;
+    const Factors& f = contribution.factors();
     if (turned == true && !f.is_lookup()) return Contribution::of_factors(f.transposed());
     contribution.form();
   }
@@ -142,9 +130,9 @@ Contribution through_chain(Contribution contribution, const Use& use) {
   std::vector<std::int64_t> shape(edge.begin(), edge.end());
   Tensor rows = contribution.rows();
   if (rows.size(1) != c10::multiply_integers(shape))
-    throw InvariantError("observe", fmt::format("{} was given an expanded parameter in a way that its rule "
-                                                "cannot follow",
-                                                use.node->name()));
+    throw InvariantError("observe",
+                         fmt::format("the rule of {} gives {} numbers and the edge has {}", use.node->name(),
+                                     rows.size(1), c10::multiply_integers(shape)));
   for (const Step& step : use.chain) {
     // Position embeddings: the same indices for every example.
     if (step.node->name() == "EmbeddingBackward0" && &step == &use.chain.back())
@@ -183,9 +171,11 @@ Rule rule_for(const Use& use) {
       {"AddmmBackward0", addmm_rule},
       {"MmBackward0", mm_rule},
       {"BmmBackward0", bmm_rule},
+      {"MvBackward0", mv_rule},
       {"LinearBackward0", linear_rule},
       {"ConvolutionBackward0", convolution_rule},
       {"EmbeddingBackward0", embedding_rule},
+      {"IndexBackward0", index_rule},
       {"NativeLayerNormBackward0", layer_norm_rule},
       {"NativeGroupNormBackward0", group_norm_rule},
       {"NativeBatchNormBackward0", batch_norm_rule},
@@ -194,11 +184,16 @@ Rule rule_for(const Use& use) {
       {"SubBackward0", sub_rule},
       {"MulBackward0", mul_rule},
       {"DivBackward0", div_rule},
+      {"PreluKernelBackward0", prelu_rule},
+      {"ExpandBackward0", expand_rule},
+      {"RepeatBackward0", repeat_rule},
   };
   const std::string name = use.node->name();
   if (name == "ConvolutionBackward0" && static_cast<nodes::ConvolutionBackward0*>(use.node)->transposed)
     return nullptr;
   if (name == "EmbeddingBackward0" && static_cast<nodes::EmbeddingBackward0*>(use.node)->scale_grad_by_freq)
+    return nullptr;
+  if (name == "IndexBackward0" && static_cast<nodes::IndexBackward0*>(use.node)->indices_.size() != 1)
     return nullptr;
   const auto found = kRules.find(name);
   return found == kRules.end() ? nullptr : found->second;

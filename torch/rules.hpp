@@ -29,18 +29,17 @@ struct Moment {
 /// What the node sends along the edge, per example: factors of a matrix, or rows of the edge's shape.
 using Rule = Contribution (*)(const Moment&);
 
-/// A batch of one: what the node itself sends along the edge is the example's.
-Contribution whole_gradient(const Moment& moment);
-
 /// Null for a use that no rule covers.
 Rule rule_for(const Use& use);
 
 Contribution addmm_rule(const Moment& moment);
 Contribution mm_rule(const Moment& moment);
 Contribution bmm_rule(const Moment& moment);
+Contribution mv_rule(const Moment& moment);
 Contribution linear_rule(const Moment& moment);
 Contribution convolution_rule(const Moment& moment);
 Contribution embedding_rule(const Moment& moment);
+Contribution index_rule(const Moment& moment);
 Contribution layer_norm_rule(const Moment& moment);
 Contribution group_norm_rule(const Moment& moment);
 Contribution batch_norm_rule(const Moment& moment);
@@ -49,6 +48,9 @@ Contribution add_rule(const Moment& moment);
 Contribution sub_rule(const Moment& moment);
 Contribution mul_rule(const Moment& moment);
 Contribution div_rule(const Moment& moment);
+Contribution prelu_rule(const Moment& moment);
+Contribution expand_rule(const Moment& moment);
+Contribution repeat_rule(const Moment& moment);
 
 /// Of an embedding that is the same for all examples: from (B, the entries of its output).
 Factors embedding_of_rows(const Tensor& rows, Node* node);

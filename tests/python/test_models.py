@@ -156,12 +156,73 @@ def test_several_images_per_example(time_first):
         lambda x, w: x @ w.view(5, 6)[:, :3] + F.linear(x, w.view(6, 5))[:, :3],
         lambda x, w: F.linear(x, w.view(6, 5)[:1].expand(3, 5)),
         lambda x, w: torch.einsum("bi,oi->ob", x, w.view(6, 5)).T[:, :3],
+        lambda x, w: torch.stack([x @ w[:5], x @ w[5:10], x.tanh() @ w[:5]], 1),
+        lambda x, w: (x.view(-1, 1, 1, 5).expand(-1, 2, 4, 5).cumsum(2) @ w.view(2, 5, 3)).mean((1, 2)),
+        lambda x, w: torch.cat([w[:3].expand(len(x), 1, 3), x[:, None, :3]], 1).cumsum(1).tanh().sum(1),
+        lambda x, w: (w[:5].view(1, 5).repeat(len(x), 2) * x.repeat(1, 2)).cumsum(1)[:, :3],
+        lambda x, w: w.view(10, 3)[(x[:, :2] > 0).long() - 1].sum(1),
+        lambda x, w: torch.logsumexp(x[:, None] * w[:15].view(3, 5), 2) + (x[:, None] * w[15:].view(3, 5)).amax(2),
     ],
 )
 def test_a_parameter_in_odd_products(form):
     model = nn.ParameterList([nn.Parameter(torch.randn(30))])
     x, y = vectors()
     assert_rows_are_right(model, lambda m, x, y: F.cross_entropy(form(x, m[0]), y), x, y)
+
+
+class Class(nn.Module):
+    """A class token and positions before an attention layer, as vision transformers have them."""
+
+    def __init__(self, copy):
+        super().__init__()
+        self.patches = nn.Conv2d(1, C, 2, stride=2)
+        self.token = nn.Parameter(torch.randn(1, 1, C))
+        self.position = nn.Parameter(torch.randn(1, 5, C))
+        self.layer = nn.TransformerEncoderLayer(C, 2, 16, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(C, 3)
+        self.copy = copy
+
+    def forward(self, x):
+        patches = self.patches(x).flatten(2).transpose(1, 2)
+        h = torch.cat([self.copy(self.token, len(x)), patches], 1) + self.position
+        return self.head(self.layer(h)[:, 0])
+
+
+@pytest.mark.parametrize("copy", [lambda t, b: t.expand(b, -1, -1), lambda t, b: t.repeat(b, 1, 1)])
+@pytest.mark.parametrize("batch", [B, 1])
+def test_a_class_token_copied_to_every_example(copy, batch):
+    assert_rows_are_right(Class(copy), class_loss, torch.randn(batch, 1, 4, 4), torch.randint(3, (batch,)))
+
+
+def test_images_through_norms_activations_and_padding_with_parameters():
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 2, padding="same"), nn.InstanceNorm2d(4, affine=True), nn.PReLU(4),
+        nn.Conv2d(4, 4, 2, padding="same"), nn.PReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(4, 3),
+    )  # fmt: skip
+    assert_rows_are_right(model, class_loss, torch.randn(B, 2, 5, 5), torch.randint(3, (B,)))
+
+
+def test_losses_by_gather_and_logsumexp():
+    def loss_of(model, x, y):
+        scores = model(x)
+        return (scores.logsumexp(1) - scores.gather(1, y[:, None]).squeeze(1)).mean()
+
+    assert_rows_are_right(nn.Linear(5, 3), loss_of, *vectors())
+
+
+def test_inputs_that_require_gradients_are_no_parameters():
+    x, y = vectors()
+    assert_rows_are_right(nn.Linear(5, 3), class_loss, x.requires_grad_(), y)
+
+
+def test_more_ways_to_the_examples_than_can_be_walked_are_refused():
+    w = torch.randn(5, 3, requires_grad=True)
+    made = w
+    for _ in range(14):
+        made = made + made.tanh()
+    x, y = vectors()
+    with pytest.raises(cdgrab.UserError, match="ways from a parameter"):
+        cdgrab.gram(F.cross_entropy(x @ made, y), B)
 
 
 class Between(nn.Module):
@@ -189,10 +250,9 @@ def test_examples_that_change_places_are_refused(between):
 
 def test_a_loss_whose_batch_is_lost_is_no_penalty():
     actor, critic = nn.Linear(5, 3), nn.Linear(5, 1)
-    x, y = vectors()
-    chosen = actor(x).log_softmax(1).gather(1, y.unsqueeze(1))
-    with pytest.raises(cdgrab.UserError, match="GatherBackward0"):
-        cdgrab.gram(critic(x).square().mean() - chosen.mean(), B)
+    x, _ = vectors()
+    with pytest.raises(cdgrab.UserError, match="SortBackward0"):
+        cdgrab.gram(critic(x).square().mean() - actor(x).sort(0).values.mean(), B)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -210,3 +270,52 @@ def test_stock_transformer_layers(batch_first, length):
             return self.head(self.decoder(x, self.encoder(x)).mean(1 if batch_first else 0))
 
     assert_rows_are_right(Model(), class_loss, torch.randn(B, length, 8), torch.randint(3, (B,)))
+
+
+def test_another_loss_through_a_shared_layer_is_refused_unless_their_sum_is_observed():
+    trunk, head, other = nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(4, 1)
+    x, y = vectors()
+
+    def losses():
+        h = trunk(x).tanh()
+        return F.cross_entropy(head(h), y), other(h).square().mean()
+
+    def observe_one_and_run(observed, run):
+        sampler = cdgrab.Sampler(B, order="pair")
+        list(sampler)
+        sampler.observe(observed, B)
+        run.backward()
+        return sampler.report()["observed"]
+
+    loss, auxiliary = losses()
+    with pytest.raises(RuntimeError, match="observe their sum"):
+        observe_one_and_run(loss, loss + auxiliary)
+    total = sum(losses())
+    assert observe_one_and_run(total, total) == B
+    loss, _ = losses()
+    penalty = sum(p.square().sum() for p in trunk.parameters())
+    assert observe_one_and_run(loss, loss + 0.1 * penalty) == B
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Embedding(V, C, sparse=True)
+        self.norm = nn.utils.parametrizations.weight_norm(nn.Linear(C, C))
+        self.head = nn.Linear(C, V)
+
+    def forward(self, x):
+        return self.head(torch.utils.checkpoint.checkpoint(self.norm, self.token(x), use_reentrant=False))
+
+
+def test_a_batch_of_one_is_what_every_node_sends():
+    x, y = tokens()
+    model = Tokens()
+    penalty = sum(p.square().sum() for p in model.head.parameters())
+    observed = cdgrab.GradientGeometry(parameters=model)
+    loss = token_loss(model, x[:1], y[:1]) + penalty
+    observed.observe(loss, 1)
+    loss.backward()
+    expected = torch.autograd.grad(token_loss(model, x[:1], y[:1]), observed.parameters())
+    row = torch.cat([(g.to_dense() if g.is_sparse else g).flatten() for g in expected])
+    torch.testing.assert_close(observed.rows(), row[None])

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <sstream>
 
@@ -497,6 +498,43 @@ TEST(TorchSampler, AParameterMayAppearLater) {
     dense.observe(Rows<double>{rows.const_data_ptr<double>(), 4, 12});
   }
   EXPECT_EQ(sampler.core().next_order(), dense.next_order());
+}
+
+/// Two heads of one shape, used in turn; a state saved in between is loaded beside a model met from its other
+/// head on.
+TEST(TorchSampler, HeadsUsedInTurnAreKnownByNameAfterAResumeOrRefused) {
+  ::torch::manual_seed(13);
+  const Tensor trunk = at::randn({3, 4}, at::kDouble).set_requires_grad(true);
+  const std::array heads = {at::randn({4, 2}, at::kDouble).set_requires_grad(true),
+                            at::randn({4, 2}, at::kDouble).set_requires_grad(true)};
+  const Tensor x = at::randn({20, 3}, at::kDouble);
+  const ParameterSet names({{"trunk", trunk}, {"left", heads[0]}, {"right", heads[1]}});
+  const auto observe = [&](Sampler& sampler, std::int64_t k, const ParameterSet& parameters) {
+    const Tensor out =
+        x.slice(0, 4 * k, 4 * k + 4).mm(trunk).tanh().mm(heads[static_cast<std::size_t>(k % 2)]);
+    const Tensor loss = out.pow(2).sum(1).mean();
+    sampler.observe(loss, 4, {.parameters = parameters});
+    loss.backward();
+  };
+  for (const bool named : {true, false}) {
+    const ParameterSet parameters = named ? names : ParameterSet();
+    Sampler whole(20, "pair", {.initial_order = identity_order(20)});
+    whole.next(20);
+    for (std::int64_t k = 0; k < 3; ++k) observe(whole, k, parameters);
+    Sampler resumed(20, "pair");
+    resumed.load_state(whole.core().state());
+    resumed.next(20);
+    if (!named) {
+      EXPECT_THROW(observe(resumed, 3, parameters), StateMismatch);
+      continue;
+    }
+    for (std::int64_t k = 3; k < 5; ++k) {
+      observe(whole, k, parameters);
+      observe(resumed, k, parameters);
+    }
+    EXPECT_EQ(resumed.core().next_order(), whole.core().next_order());
+    EXPECT_EQ(resumed.core().state(), whole.core().state());
+  }
 }
 
 TEST(TorchSampler, TimingsSayWhereTheTimeWent) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Embeddings: a matrix product with unit vectors.
+#include "cdgrab/error.hpp"
 #include "rules.hpp"
 
 namespace cdgrab::torch {
@@ -17,6 +18,19 @@ Contribution embedding_rule(const Moment& moment) {
   const Tensor indices = batch_first(saved(node->indices_, moment.node), moment.layout, b);
   const Tensor g = moment.gradient_by_example();
   return Contribution::of_factors(lookup(*node, indices.reshape({b, -1}), g.reshape({b, -1, g.size(-1)})));
+}
+
+/// table[indices]: the same without a padding index, and from the end where an index is negative.
+Contribution index_rule(const Moment& moment) {
+  auto* node = static_cast<nodes::IndexBackward0*>(moment.node);
+  const std::int64_t b = moment.batch;
+  const Tensor given = saved(node->indices_.front(), moment.node);
+  if (given.scalar_type() != at::kLong && given.scalar_type() != at::kInt)
+    throw InvariantError("observe", "a mask says which entries of a parameter are used; give their indices");
+  const std::int64_t m = node->self_sym_sizes.front().expect_int();
+  const Tensor indices = batch_first(given.to(at::kLong).remainder(m), moment.layout, b).reshape({b, -1});
+  return Contribution::of_factors(
+      Factors::of_lookup(indices, moment.gradient_by_example().reshape({b, indices.size(1), -1}), m));
 }
 
 Factors embedding_of_rows(const Tensor& rows, Node* node) {

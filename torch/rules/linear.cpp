@@ -35,8 +35,8 @@ Contribution mm_rule(const Moment& moment) {
   return product_rule(moment, right, other, right ? 0 : 1, 1.0);
 }
 
-/// Products along dimension 0. Where the examples are there, the parameter has been expanded over them, and
-/// the other entries of that dimension are positions; else it has a matrix of its own for each entry.
+/// A matrix of the parameter's for each entry of dimension 0, in which the examples are not: there every
+/// example would have a parameter of its own.
 Contribution bmm_rule(const Moment& moment) {
   auto* node = static_cast<nodes::BmmBackward0*>(moment.node);
   const bool right = moment.slot == 1;
@@ -44,16 +44,6 @@ Contribution bmm_rule(const Moment& moment) {
   // (B, positions, the two dimensions that the examples are not in).
   const Tensor g = moment.gradient_by_example();
   const Tensor x = moment.input_by_example(other, right ? 0 : 1);
-  if (moment.layout.dim == 0) {
-    const auto fold_positions = [](const Tensor& t) { return t.reshape({t.size(0), -1, t.size(3)}); };
-    if (g.size(1) > 1) {  // (B, P, m, n), one for each of the positions
-      const Tensor rows = right ? at::matmul(x.transpose(2, 3), g) : at::matmul(g, x.transpose(2, 3));
-      return Contribution::of_rows(rows.reshape({moment.batch, -1}));
-    }
-    if (right) return Contribution::of_factors(Factors::of_matrix(fold_positions(x), fold_positions(g)));
-    return Contribution::of_factors(
-        Factors::of_matrix(fold_positions(g.transpose(2, 3)), fold_positions(x.transpose(2, 3))));
-  }
   // (B, positions, K, m) and (B, positions, K, n): the examples are in the rows of a left product or the
   // columns of a right one.
   const Tensor left = right ? x : g;
@@ -61,6 +51,13 @@ Contribution bmm_rule(const Moment& moment) {
   if (left.size(2) == 1)
     return Contribution::of_factors(Factors::of_matrix(left.squeeze(2), other_side.squeeze(2)));
   return Contribution::of_rows(at::einsum("bpkm,bpkn->bkmn", {left, other_side}).reshape({moment.batch, -1}));
+}
+
+/// A vector on the right, as a matrix of one row.
+Contribution mv_rule(const Moment& moment) {
+  auto* node = static_cast<nodes::MvBackward0*>(moment.node);
+  const Tensor x = moment.input_by_example(saved(node->self_, moment.node), 0);
+  return Contribution::of_factors(Factors::of_matrix(moment.gradient_by_example().unsqueeze(-1), x));
 }
 
 /// out = input weight^T + bias, kept as one node by some backends.

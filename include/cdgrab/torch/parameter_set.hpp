@@ -23,6 +23,8 @@ class ParameterSet {
                         std::string_view pattern = "*");
 
   [[nodiscard]] bool contains(const at::Tensor& parameter) const;
+  /// Empty where it is not known.
+  [[nodiscard]] std::string name(const at::Tensor& parameter) const;
   /// "fc1.weight (120x400)", or its shape alone where the name is not known.
   [[nodiscard]] std::string describe(const at::Tensor& parameter) const;
 
