@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <ostream>
 #include <string>
 
 #include "data/cifar10.hpp"
@@ -26,6 +27,8 @@ struct Case {
   std::string name;
   std::string sound;
   std::function<std::size_t(const fs::path&)> count;  // of examples, series or tokens
+
+  friend void PrintTo(const Case& reader, std::ostream* out) { *out << reader.name; }
 };
 
 std::string varied(std::size_t size) {
