@@ -118,7 +118,8 @@ TEST_F(Libsvm, BadEntriesAreRefusedWithTheirLine) {
 TEST_F(Libsvm, IndicesAreHeldToTheirRange) {
   expect_refused("1 0:1\n", "index 0; allowed are 1..100000000: count from 1, add 1 to every index");
   expect_refused("1 100000001:1\n", "index 100000001; allowed are 1..100000000: number the features");
-  expect_refused("1 99999999999999999999999:1\n", "index 99999999999999999999999; allowed are 1..100000000");
+  expect_refused("1 99999999999999999999999:1\n",
+                 "index 99999999999999999999999; allowed are 1..100000000: number the features");
   expect_refused("1 3:1 3:1\n", "line 1: index 3 after index 3; indices are allowed to ascend only");
   expect_refused("1 3:1 2:1\n", "line 1: index 2 after index 3");
 }
