@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -25,10 +24,7 @@ std::string npy(const std::string& descr, const std::string& shape, const std::v
   std::string bytes("\x93NUMPY\x01\x00", 8);
   bytes += {static_cast<char>(dict.size() + 1), '\0'};
   bytes += dict + "\n";
-  const std::size_t start = bytes.size();
-  bytes.resize(start + values.size() * sizeof(T));
-  std::memcpy(bytes.data() + start, values.data(), values.size() * sizeof(T));
-  return bytes;
+  return bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
 class NpyPair : public testing::Test {
