@@ -33,8 +33,44 @@ std::vector<std::int64_t> permutation_of(Node* node) {
   return dims;
 }
 
+/// What the node has saved, unpacked once and kept: checkpointing hands a tensor out once, and the node is
+/// about to run for every example.
+template <class N>
+void keep_saved(Node* any) {
+  auto* node = static_cast<N*>(any);
+  if constexpr (requires { node->self_; }) saved(node->self_, any);
+  if constexpr (requires { node->other_; }) saved(node->other_, any);
+  if constexpr (requires { node->mat2_; }) saved(node->mat2_, any);
+  if constexpr (requires { node->vec_; }) saved(node->vec_, any);
+  if constexpr (requires { node->g_; }) saved(node->g_, any);
+  if constexpr (requires { node->v_; }) saved(node->v_, any);
+  if constexpr (requires { node->result_; }) saved(node->result_, any);
+  if constexpr (requires { node->result1_; }) saved(node->result1_, any);
+}
+
+/// Of the nodes that weights are commonly made with.
+void keep_what_was_saved(Node* node) {
+  static const std::unordered_map<std::string, void (*)(Node*)> kKinds = {
+      {"WeightNormInterfaceBackward0", keep_saved<nodes::WeightNormInterfaceBackward0>},
+      {"MulBackward0", keep_saved<nodes::MulBackward0>},
+      {"DivBackward0", keep_saved<nodes::DivBackward0>},
+      {"PowBackward0", keep_saved<nodes::PowBackward0>},
+      {"NormBackward1", keep_saved<nodes::NormBackward1>},
+      {"LinalgVectorNormBackward0", keep_saved<nodes::LinalgVectorNormBackward0>},
+      {"ExpBackward0", keep_saved<nodes::ExpBackward0>},
+      {"SqrtBackward0", keep_saved<nodes::SqrtBackward0>},
+      {"TanhBackward0", keep_saved<nodes::TanhBackward0>},
+      {"SigmoidBackward0", keep_saved<nodes::SigmoidBackward0>},
+      {"SoftplusBackward0", keep_saved<nodes::SoftplusBackward0>},
+      {"MmBackward0", keep_saved<nodes::MmBackward0>},
+      {"MvBackward0", keep_saved<nodes::MvBackward0>},
+  };
+  if (const auto found = kKinds.find(node->name()); found != kKinds.end()) found->second(node);
+}
+
 /// One example at a time, through the node itself.
 Tensor apply_each(const Tensor& shaped, const Step& step, at::IntArrayRef below) {
+  keep_what_was_saved(step.node);
   std::vector<Tensor> sent;
   for (std::int64_t i = 0; i < shaped.size(0); ++i) {
     variable_list gradients(step.node->num_inputs());

@@ -298,9 +298,11 @@ def test_another_loss_through_a_shared_layer_is_refused_unless_their_sum_is_obse
 
 
 class Tokens(nn.Module):
-    def __init__(self):
+    """Weights that are made inside a checkpoint."""
+
+    def __init__(self, sparse):
         super().__init__()
-        self.token = nn.Embedding(V, C, sparse=True)
+        self.token = nn.Embedding(V, C, sparse=sparse)
         self.norm = nn.utils.parametrizations.weight_norm(nn.Linear(C, C))
         self.head = nn.Linear(C, V)
 
@@ -308,9 +310,15 @@ class Tokens(nn.Module):
         return self.head(torch.utils.checkpoint.checkpoint(self.norm, self.token(x), use_reentrant=False))
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_weights_made_inside_a_checkpoint(batch):
+    x, y = tokens()
+    assert_rows_are_right(Tokens(sparse=False), token_loss, x[:batch], y[:batch], batch_axis=0)
+
+
 def test_a_batch_of_one_is_what_every_node_sends():
     x, y = tokens()
-    model = Tokens()
+    model = Tokens(sparse=True)
     penalty = sum(p.square().sum() for p in model.head.parameters())
     observed = cdgrab.GradientGeometry(parameters=model)
     loss = token_loss(model, x[:1], y[:1]) + penalty
