@@ -297,6 +297,12 @@ def test_another_torch_is_named(monkeypatch):
     assert f"built for torch {cdgrab.TORCH_VERSION}, but torch 2.12.1 is installed" in out
 
 
+def test_a_patch_release_of_torch_is_taken():
+    major, minor, _ = cdgrab.TORCH_VERSION.split(".")
+    code = f"import torch; torch.__version__ = '{major}.{minor}.99+cpu'; import cdgrab"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_loader_takes_the_batch_sampler():
     task = Task()
     sampler = cdgrab.Sampler(23)
