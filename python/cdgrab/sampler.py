@@ -48,7 +48,8 @@ class Sampler(torch.utils.data.Sampler[int]):
         budget: bytes of per-example gradients that may be held until the signs fall (docs/observe.md).
         shapes: of the tensors that make up a row, for ``sketch=kron`` only.
         strict: raise where otherwise a warning would do: an epoch that begins while batches are unobserved.
-        record_herding, record_norms, record_timings: diagnostics, free when off.
+        record_herding, record_norms, record_timings: diagnostics, free when off. Herding keeps a copy of the epoch's
+            vectors, examples x parameters numbers of float64, in the state too.
     """
 
     def __init__(
@@ -198,7 +199,10 @@ class Sampler(torch.utils.data.Sampler[int]):
         return dict(self._native.last_report())
 
     def herding_bound(self) -> dict[str, float]:
-        """Of the epoch that ended last, with record_herding: of its order and of the one made from it."""
+        """Of the epoch that ended last, with record_herding: of its order and of the one made from it.
+
+        Empty before one has ended here, and for an epoch whose first part was trained without recording.
+        """
         return dict(self._native.herding())
 
     def norms(self) -> torch.Tensor:
