@@ -49,6 +49,7 @@ void Epoch::pass_over_observed() {
 
 void Epoch::seek(std::size_t examples) {
   replays_ = false;
+  start_ = examples;
   handed_units_ = 0;
   observed_below_ = 0;
   while (examples_before(handed_units_ + 1) <= examples && !through()) hand_out_unit();
@@ -61,6 +62,13 @@ void Epoch::replay() {
   handed_units_ = 0;
   within_ = 0;
   observed_below_ = 0;
+}
+
+void Epoch::restart() {
+  if (replays_)
+    replay();
+  else
+    seek(start_);
 }
 
 std::span<const Index> Epoch::next(std::size_t count) {

@@ -32,6 +32,8 @@ class Epoch {
   void seek(std::size_t examples);
   /// To the first example; this time everything is handed out, whether it was observed or not.
   void replay();
+  /// Back to where start(), seek() or replay() went.
+  void restart();
 
   std::span<const Index> next(std::size_t count);
   /// What next() would hand out.
@@ -91,6 +93,7 @@ class Epoch {
   std::size_t observed_ = 0;        ///< units
   std::size_t observed_below_ = 0;  ///< of these, among the handed_units_ first
   std::size_t oldest_ = 0;          ///< every position below is observed
+  std::size_t start_ = 0;           ///< examples that the last seek() passed over
   bool replays_ = false;
 };
 

@@ -127,7 +127,8 @@ class Sampler::Impl {
   DensePath<float> float_path_;
   DensePath<double> double_path_;
   bool begun_ = false;
-  bool resumed_ = false;  ///< the position was set from outside, and nothing was handed out since
+  bool resumed_ = false;             ///< the position was set from outside, and nothing was handed out since
+  std::size_t observed_before_ = 0;  ///< units, in this epoch when its last pass began to hand out
 };
 
 Sampler::Impl::Impl(std::size_t examples, const Spec& spec, SamplerOptions options,
@@ -156,10 +157,10 @@ Sampler::Impl::Impl(std::size_t examples, const Spec& spec, SamplerOptions optio
 void Sampler::Impl::begin() {
   const bool over = epoch_.left() < smallest_batch_;
   if (resumed_ && !over) return;
-  if (epoch_.observed() > 0 || (begun_ && over))
+  if (epoch_.observed() > observed_before_ || (begun_ && over))
     end_epoch();
   else
-    epoch_.seek(0);
+    epoch_.restart();
   resumed_ = false;
   begun_ = true;
 }
@@ -167,7 +168,9 @@ void Sampler::Impl::begin() {
 std::span<const Index> Sampler::Impl::next(std::size_t count) {
   begun_ = true;
   const std::span<const Index> handed = epoch_.next(count);
-  if (!handed.empty()) resumed_ = false;
+  if (handed.empty() || !resumed_) return handed;
+  resumed_ = false;
+  observed_before_ = epoch_.observed();
   return handed;
 }
 
@@ -332,6 +335,7 @@ void Sampler::Impl::end_epoch() {
   if (balancer_) balancer_->begin_epoch(number_);
   begun_ = false;
   resumed_ = false;
+  observed_before_ = 0;
 }
 
 void Sampler::Impl::seek(const Position& position) {

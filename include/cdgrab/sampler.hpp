@@ -83,9 +83,9 @@ class Sampler {
   Sampler(Sampler&&) noexcept;
   Sampler& operator=(Sampler&&) noexcept;
 
-  /// Starts to iterate. Begins the next epoch if anything was observed or everything was handed
-  /// out, else starts the same epoch over (a peek). After load(), seek() or replay(), the first call goes on
-  /// from there.
+  /// Starts to iterate. Begins the next epoch if anything was observed in the last pass or everything was
+  /// handed out, else starts that pass over (a peek). After load(), seek() or replay(), the first call goes
+  /// on from there.
   void begin();
   /// The loader drops batches of fewer examples: an epoch of which no more is left has been handed out. 1 at
   /// first. No part of the state, for it is the loader that knows.

@@ -300,12 +300,11 @@ class Sampler(torch.utils.data.Sampler[int]):
     def _begin(self, iterator: _Iterator) -> None:
         self._tell()
         observed, outstanding = self._native.report()["observed"], self._native.outstanding()
-        if observed and outstanding and self._native.balances():
-            # Less than a batch may be a dropped tail; with more, a loader ran ahead, or the loop was broken off.
-            if 0 < self._batch <= outstanding:
-                self._complain_of_unobserved()
-            elif observed == self._observed_before:
-                self._complain_of_an_empty_pass()
+        # Less than a batch may be a dropped tail; with more, a loader ran ahead, or the loop was broken off.
+        if observed > self._observed_before and 0 < self._batch <= outstanding and self._native.balances():
+            self._complain_of_unobserved()
+        if observed == self._observed_before and observed and outstanding and self._native.position()[1] == len(self):
+            self._complain_of_an_empty_pass()
         self._native.expect_batches(*iterator.batches())
         self._native.begin()
         self._observed_before = self._native.report()["observed"]

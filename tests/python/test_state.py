@@ -3,6 +3,7 @@
 
 import io
 import time
+import warnings
 
 import pytest
 import torch
@@ -146,6 +147,22 @@ def test_batches_observed_out_of_order_are_not_handed_out_again_after_a_load(ord
     assert other.report()["observed"] == 23
     assert sorted(flat(task.epoch(other))) == list(range(23))
     assert other.epoch == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_peek_after_a_load_costs_nothing(workers):
+    expected, _ = uninterrupted("pair", epochs=2)
+    task = Task()
+    sampler = cdgrab.Sampler(23, seed=2)
+    seen = task.step(sampler, next(iter(task.loader(sampler))))
+    other = cdgrab.Sampler(23)
+    other.load_state_dict(sampler.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(task.loader(other)))
+        for _ in range(2):
+            seen += flat(task.epoch(other, task.loader(other, num_workers=workers)))
+    assert seen == flat(expected)
 
 
 def test_diagnostics_of_a_resumed_epoch_are_of_all_of_it():

@@ -334,6 +334,29 @@ TEST(Sampler, AResumedEpochHandsOutWhatIsNotObservedInOrderAndNothingTwice) {
   }
 }
 
+TEST(Sampler, APeekAfterALoadCostsNothing) {
+  Sampler sampler(10, parse_spec("pair"));
+  take(sampler, 6);
+  observe(sampler, 4);
+  for (const bool replays : {false, true}) {
+    Sampler other(10, parse_spec("pair"));
+    other.load(sampler.state());
+    if (replays)
+      other.replay();
+    else
+      other.seek(other.trained_position());
+    const auto rest = other.upcoming(10);
+    EXPECT_EQ(rest.size(), replays ? 10U : 6U);
+    other.begin();
+    take(other, 3);
+    other.begin();
+    EXPECT_EQ(take(other, 10), rest);
+    observe(other, 6);
+    other.begin();
+    EXPECT_EQ(other.epoch(), 1U);
+  }
+}
+
 TEST(Sampler, AReplayHandsOutTheWholeEpochAgain) {
   Sampler sampler(10, parse_spec("pair"));
   const auto order = order_of(sampler);
