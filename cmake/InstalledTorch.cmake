@@ -11,5 +11,6 @@ foreach(folder ${packages})
 endforeach()
 find_package(Torch QUIET)
 if(NOT Torch_FOUND)
-  message(FATAL_ERROR "cdgrab: no torch in ${packages}; install it first: pip install torch==2.13.0")
+  message(FATAL_ERROR "cdgrab: no torch in ${packages}; install it first, pip install torch==2.13.0, and if it is "
+                      "installed elsewhere, build with the Python that imports it: pip install --no-build-isolation .")
 endif()

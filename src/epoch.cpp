@@ -22,16 +22,20 @@ void Epoch::start(std::vector<Index> order) {
   order_ = std::move(order);
   codes_.assign(units_, kUnobserved);
   inverse_.clear();
-  length_ = 0;
-  for (const Index unit : order_) length_ += unit_size(unit);
   observed_ = 0;
   oldest_ = 0;
-  rewind();
+  seek(0);
 }
 
-std::size_t Epoch::unit_size(Index unit) const {
-  return std::min(unit_, examples_ - std::size_t{unit} * unit_);
+std::size_t Epoch::examples_before(std::size_t position) const {
+  return std::min(position * unit_, examples_);
 }
+
+std::size_t Epoch::size_at(std::size_t position) const {
+  return examples_before(position + 1) - examples_before(position);
+}
+
+bool Epoch::passes_over(std::size_t position) const { return !replays_ && codes_[position] != kUnobserved; }
 
 void Epoch::hand_out_unit() {
   if (codes_[handed_units_] != kUnobserved) ++observed_below_;
@@ -39,34 +43,52 @@ void Epoch::hand_out_unit() {
   within_ = 0;
 }
 
+void Epoch::pass_over_observed() {
+  while (!through() && passes_over(handed_units_)) hand_out_unit();
+}
+
 void Epoch::seek(std::size_t examples) {
-  handed_out_ = examples;
+  replays_ = false;
+  start_ = examples;
+  handed_units_ = 0;
+  observed_below_ = 0;
+  while (examples_before(handed_units_ + 1) <= examples && !through()) hand_out_unit();
+  within_ = examples - examples_before(handed_units_);
+  pass_over_observed();
+}
+
+void Epoch::replay() {
+  replays_ = true;
   handed_units_ = 0;
   within_ = 0;
   observed_below_ = 0;
-  std::size_t left = examples;
-  while (left > 0 && left >= unit_size(order_[handed_units_])) {
-    left -= unit_size(order_[handed_units_]);
-    hand_out_unit();
-  }
-  within_ = left;
+}
+
+void Epoch::restart() {
+  if (replays_)
+    replay();
+  else
+    seek(start_);
 }
 
 std::span<const Index> Epoch::next(std::size_t count) {
   handed_.clear();
   const std::size_t begin = handed_units_;
-  while (count > 0 && handed_units_ < units_) {
-    const Index unit = order_[handed_units_];
-    const std::size_t taken = std::min(count, unit_size(unit) - within_);
-    if (unit_ > 1)
+  const bool in_one_piece = unit_ == 1 && (replays_ || observed_ == observed_below_);
+  while (count > 0 && !through()) {
+    const std::size_t size = size_at(handed_units_);
+    const std::size_t taken = std::min(count, size - within_);
+    if (!in_one_piece)
       for (std::size_t i = 0; i < taken; ++i)
-        handed_.push_back(static_cast<Index>(std::size_t{unit} * unit_ + within_ + i));
+        handed_.push_back(static_cast<Index>(std::size_t{order_[handed_units_]} * unit_ + within_ + i));
     within_ += taken;
-    handed_out_ += taken;
     count -= taken;
-    if (within_ == unit_size(unit)) hand_out_unit();
+    if (within_ == size) {
+      hand_out_unit();
+      pass_over_observed();
+    }
   }
-  if (unit_ > 1) return handed_;
+  if (!in_one_piece) return handed_;
   return std::span<const Index>(order_).subspan(begin, handed_units_ - begin);
 }
 
@@ -74,19 +96,23 @@ std::vector<Index> Epoch::upcoming(std::size_t count) const {
   std::vector<Index> examples;
   std::size_t within = within_;
   for (std::size_t t = handed_units_; t < units_ && examples.size() < count; ++t, within = 0) {
+    if (passes_over(t)) continue;
     const std::size_t first = std::size_t{order_[t]} * unit_;
-    const std::size_t size = unit_size(order_[t]);
+    const std::size_t size = size_at(t);
     for (; within < size && examples.size() < count; ++within)
       examples.push_back(static_cast<Index>(first + within));
   }
   return examples;
 }
 
-std::size_t Epoch::observed_prefix() const {
-  std::size_t examples = 0;
-  for (std::size_t t = 0; t < oldest_; ++t) examples += unit_size(order_[t]);
+std::size_t Epoch::left() const {
+  std::size_t examples = examples_ - handed_out();
+  for (std::size_t t = handed_units_; t < units_; ++t)
+    if (passes_over(t)) examples -= size_at(t);
   return examples;
 }
+
+std::size_t Epoch::observed_prefix() const { return examples_before(oldest_); }
 
 std::vector<Index> Epoch::oldest(std::size_t count) const {
   if (count > outstanding())
@@ -145,7 +171,7 @@ void Epoch::count_observed(std::span<const Index> positions) {
 }
 
 void Epoch::save(State& state) const {
-  state.set("handed_out", static_cast<std::int64_t>(handed_out_));
+  state.set("handed_out", static_cast<std::int64_t>(handed_out()));
   state.set("observed", static_cast<std::int64_t>(observed_));
   state.set("order.current", std::span<const Index>(order_));
   state.set("codes", std::span<const Code>(codes_));
@@ -159,6 +185,12 @@ void Epoch::load(const State& state) {
                          : is_permutation(order);
   if (!valid)
     throw StateMismatch("Sampler::load", fmt::format("'order.current' is not an order of {} units", units_));
+  if (!short_unit_is_last(order))
+    throw StateMismatch(
+        "Sampler::load",
+        fmt::format("'order.current' ends with unit {}; unit {}, which is short, has the last "
+                    "place of every order",
+                    order.back(), units_ - 1));
   const auto foreign = std::find_if(codes.begin(), codes.end(),
                                     [this](Code code) { return code >= codes_below_ && code < kNotFinite; });
   if (foreign != codes.end())
@@ -169,9 +201,9 @@ void Epoch::load(const State& state) {
   for (const Code code : codes_) observed_ += code == kUnobserved ? 0 : 1;
   while (oldest_ < units_ && codes_[oldest_] != kUnobserved) ++oldest_;
   const std::int64_t handed_out = state.integer("handed_out");
-  if (handed_out < 0 || static_cast<std::uint64_t>(handed_out) > length_)
+  if (handed_out < 0 || static_cast<std::uint64_t>(handed_out) > examples_)
     throw StateMismatch("Sampler::load",
-                        fmt::format("'handed_out' is {}, outside 0..{}", handed_out, length_));
+                        fmt::format("'handed_out' is {}, outside 0..{}", handed_out, examples_));
   seek(static_cast<std::size_t>(handed_out));
 }
 

@@ -12,21 +12,21 @@ template <class T>
 void RowRecord::put(Index unit, const T* row, std::size_t dim) {
   if (rows_.empty()) {
     dim_ = dim;
-    rows_.resize(seen_.size() * dim);
+    rows_.resize(put_.size() * dim);
   }
   std::copy_n(row, dim, rows_.begin() + static_cast<std::ptrdiff_t>(std::size_t{unit} * dim));
-  seen_[unit] = kernels::best<T>().finite(row, dim) ? 1 : 0;
+  put_[unit] = kernels::best<T>().finite(row, dim) ? kFinite : kNotFiniteRow;
 }
 
 template void RowRecord::put<float>(Index, const float*, std::size_t);
 template void RowRecord::put<double>(Index, const double*, std::size_t);
 
-void RowRecord::clear() { std::fill(seen_.begin(), seen_.end(), std::uint8_t{0}); }
+void RowRecord::clear() { std::fill(put_.begin(), put_.end(), std::uint8_t{0}); }
 
 std::vector<Index> RowRecord::seen_of(std::span<const Index> order) const {
   std::vector<Index> seen;
   std::copy_if(order.begin(), order.end(), std::back_inserter(seen),
-               [this](Index unit) { return seen_[unit] != 0; });
+               [this](Index unit) { return put_[unit] == kFinite; });
   return seen;
 }
 
@@ -37,17 +37,17 @@ HerdingBound RowRecord::bound(std::span<const Index> order) const {
 void RowRecord::save(State& state) const {
   state.set("record.dim", static_cast<std::int64_t>(dim_));
   state.set("record.rows", std::span<const double>(rows_));
-  state.set("record.seen", std::span<const std::uint8_t>(seen_));
+  state.set("record.seen", std::span<const std::uint8_t>(put_));
 }
 
 void RowRecord::load(const State& state) {
   const std::int64_t dim = state.integer("record.dim");
-  auto seen = state.elements<std::uint8_t>("record.seen", seen_.size());
+  auto put = state.elements<std::uint8_t>("record.seen", put_.size());
   // The state's own array bounds what is asked for: a wrong dim is answered there.
   rows_ = state.elements<double>("record.rows",
-                                 seen.size() * static_cast<std::size_t>(std::max<std::int64_t>(dim, 0)));
+                                 put.size() * static_cast<std::size_t>(std::max<std::int64_t>(dim, 0)));
   dim_ = static_cast<std::size_t>(std::max<std::int64_t>(dim, 0));
-  seen_ = std::move(seen);
+  put_ = std::move(put);
 }
 
 }  // namespace cdgrab

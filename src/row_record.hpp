@@ -17,14 +17,16 @@ class State;
 
 class RowRecord {
  public:
-  explicit RowRecord(std::size_t units) : seen_(units) {}
+  explicit RowRecord(std::size_t units) : put_(units) {}
 
   /// The first row sets the length of all.
   template <class T>
   void put(Index unit, const T* row, std::size_t dim);
   void clear();
 
+  /// 0 before the first row.
   [[nodiscard]] std::size_t dim() const { return dim_; }
+  [[nodiscard]] bool has(Index unit) const { return put_[unit] != 0; }
   [[nodiscard]] const double* row(Index unit) const { return rows_.data() + std::size_t{unit} * dim_; }
   /// The units of `order` that were put and are finite.
   [[nodiscard]] std::vector<Index> seen_of(std::span<const Index> order) const;
@@ -34,9 +36,12 @@ class RowRecord {
   void load(const State& state);
 
  private:
+  static constexpr std::uint8_t kFinite = 1;
+  static constexpr std::uint8_t kNotFiniteRow = 2;
+
   std::size_t dim_ = 0;
   std::vector<double> rows_;
-  std::vector<std::uint8_t> seen_;
+  std::vector<std::uint8_t> put_;  ///< per unit: since clear(), one of the two
 };
 
 }  // namespace cdgrab

@@ -35,6 +35,15 @@ std::size_t checked_examples(std::size_t examples, const Spec& spec) {
   return examples;
 }
 
+void check_initial_order(std::span<const Index> order, const Epoch& epoch) {
+  constexpr const char* kWhere = "SamplerOptions::initial_order";
+  require_permutation(order, epoch.units(), kWhere);
+  if (!epoch.short_unit_is_last(order))
+    throw UserError(kWhere, fmt::format("ends with unit {}; unit {} is short and has the last place of every "
+                                        "order: put it there",
+                                        order.back(), epoch.units() - 1));
+}
+
 template <class T>
 constexpr const char* kTypeName = std::is_same_v<T, float> ? "float32" : "float64";
 
@@ -60,6 +69,7 @@ class Sampler::Impl {
   /// The other's own geometry, with its registers as the state has them.
   void take_geometry(Impl& other, const State& state);
   void seek(const Position& position);
+  void replay();
   [[nodiscard]] std::size_t block_size() const { return geometry_ == nullptr ? 0 : geometry_->block_size(); }
 
   std::size_t examples_;
@@ -74,6 +84,7 @@ class Sampler::Impl {
   std::optional<HerdingReport> herding_;
   std::vector<double> norms_;
   Timings timings_;
+  std::size_t smallest_batch_ = 1;  ///< that the loader does not drop
 
  private:
   /// The way of rows into a dense geometry of our own.
@@ -104,6 +115,8 @@ class Sampler::Impl {
   void diagnose(const Rows<T>& rows, const std::vector<Index>& positions);
   template <class T>
   void load_dense(const State& state);
+  void load_recorded(const State& state);
+  [[nodiscard]] bool record_is_whole() const;
   void balance(const std::vector<Index>& positions);
 
   std::optional<Balancer> balancer_;
@@ -114,7 +127,8 @@ class Sampler::Impl {
   DensePath<float> float_path_;
   DensePath<double> double_path_;
   bool begun_ = false;
-  bool resumed_ = false;  ///< load() or seek() has set the position, and nothing was handed out since
+  bool resumed_ = false;             ///< the position was set from outside, and nothing was handed out since
+  std::size_t observed_before_ = 0;  ///< units, in this epoch when its last pass began to hand out
 };
 
 Sampler::Impl::Impl(std::size_t examples, const Spec& spec, SamplerOptions options,
@@ -122,12 +136,11 @@ Sampler::Impl::Impl(std::size_t examples, const Spec& spec, SamplerOptions optio
     : examples_(checked_examples(examples, spec)),
       spec_(spec),
       options_(std::move(options)),
-      order_(make_order(spec, unit_count(examples, spec.unit))),
+      order_(make_order(spec, unit_count(examples, spec.unit), examples % spec.unit != 0)),
       epoch_(examples, spec.unit, spec.levels(), !order_->permutes()),
       geometry_(std::move(geometry)),
       own_geometry_(geometry_ == nullptr) {
-  if (!options_.initial_order.empty() || examples_ == 0)
-    require_permutation(options_.initial_order, epoch_.units(), "SamplerOptions::initial_order");
+  if (!options_.initial_order.empty() || examples_ == 0) check_initial_order(options_.initial_order, epoch_);
   epoch_.start(options_.initial_order.empty() ? order_->first(options_.seed, epoch_.units())
                                               : options_.initial_order);
   if (order_->keeps_initial()) initial_.assign(epoch_.order().begin(), epoch_.order().end());
@@ -142,11 +155,12 @@ Sampler::Impl::Impl(std::size_t examples, const Spec& spec, SamplerOptions optio
 }
 
 void Sampler::Impl::begin() {
-  if (resumed_ && !epoch_.through()) return;
-  if (epoch_.observed() > 0 || (begun_ && epoch_.through()))
+  const bool over = epoch_.left() < smallest_batch_;
+  if (resumed_ && !over) return;
+  if (epoch_.observed() > observed_before_ || (begun_ && over))
     end_epoch();
   else
-    epoch_.rewind();
+    epoch_.restart();
   resumed_ = false;
   begun_ = true;
 }
@@ -154,7 +168,9 @@ void Sampler::Impl::begin() {
 std::span<const Index> Sampler::Impl::next(std::size_t count) {
   begun_ = true;
   const std::span<const Index> handed = epoch_.next(count);
-  if (!handed.empty()) resumed_ = false;
+  if (handed.empty() || !resumed_) return handed;
+  resumed_ = false;
+  observed_before_ = epoch_.observed();
   return handed;
 }
 
@@ -292,6 +308,13 @@ EpochReport Sampler::Impl::report() const {
   return report;
 }
 
+/// Not if the epoch was begun without it.
+bool Sampler::Impl::record_is_whole() const {
+  for (std::size_t t = 0; t < epoch_.units(); ++t)
+    if (epoch_.codes()[t] != kUnobserved && !record_->has(epoch_.order()[t])) return false;
+  return true;
+}
+
 void Sampler::Impl::end_epoch() {
   last_report_ = report();
   std::vector<Index> next;
@@ -302,7 +325,8 @@ void Sampler::Impl::end_epoch() {
   herding_.reset();
   if (record_) {
     const Stopwatch watch(clock(&Timings::diagnostics));
-    if (options_.record_herding) herding_ = {record_->bound(epoch_.order()), record_->bound(next)};
+    if (options_.record_herding && record_is_whole())
+      herding_ = {record_->bound(epoch_.order()), record_->bound(next)};
     record_->clear();
   }
   if (balancer_ && geometry_ != nullptr) balancer_->end_epoch(*geometry_);
@@ -311,6 +335,7 @@ void Sampler::Impl::end_epoch() {
   if (balancer_) balancer_->begin_epoch(number_);
   begun_ = false;
   resumed_ = false;
+  observed_before_ = 0;
 }
 
 void Sampler::Impl::seek(const Position& position) {
@@ -319,10 +344,16 @@ void Sampler::Impl::seek(const Position& position) {
                     fmt::format("epoch {} while epoch {} is under way; load the state of that "
                                 "epoch first",
                                 position.epoch, number_));
-  if (position.handed_out > epoch_.length())
+  if (position.handed_out > examples_)
     throw UserError("Sampler::seek", fmt::format("{} examples handed out of {}; at most all are",
-                                                 position.handed_out, epoch_.length()));
+                                                 position.handed_out, examples_));
   epoch_.seek(position.handed_out);
+  resumed_ = true;
+  begun_ = true;
+}
+
+void Sampler::Impl::replay() {
+  epoch_.replay();
   resumed_ = true;
   begun_ = true;
 }
@@ -337,7 +368,8 @@ State Sampler::Impl::state() const {
   epoch_.save(state);
   if (order_->keeps_initial()) state.set("order.initial", std::span<const Index>(initial_));
   if (!scores_.empty()) state.set("order.scores", std::span<const double>(scores_));
-  if (order_->keeps_vectors()) record_->save(state);
+  if (record_) record_->save(state);
+  if (!norms_.empty()) state.set("norms", std::span<const double>(norms_));
   if (balancer_) balancer_->save(state);
   if (balancer_ && geometry_ != nullptr) {
     state.set("input_dim", static_cast<std::int64_t>(input_dim_));
@@ -373,6 +405,19 @@ void Sampler::Impl::load_dense(const State& state) {
   path<T>().geometry = geometry.get();
   geometry_ = std::move(geometry);
   input_dim_ = stored_count(state, "input_dim");
+  if (record_ && record_->dim() != 0 && record_->dim() != input_dim_)
+    throw StateMismatch("Sampler::load",
+                        fmt::format("'record.dim' is {} and 'input_dim' is {}; they are the same",
+                                    record_->dim(), input_dim_));
+}
+
+/// Diagnostics that the state was made without begin here; what the order itself needs is never missing.
+void Sampler::Impl::load_recorded(const State& state) {
+  if (order_->keeps_vectors() || (record_ && state.contains("record.dim"))) {
+    record_->load(state);
+    input_dim_ = record_->dim();
+  }
+  if (!norms_.empty() && state.contains("norms")) norms_ = state.elements<double>("norms", epoch_.units());
 }
 
 /// Into a sampler just made: what throws leaves that one behind, and no other.
@@ -384,14 +429,11 @@ void Sampler::Impl::load(const State& state) {
   epoch_.load(state);
   if (order_->keeps_initial()) {
     initial_ = state.elements<Index>("order.initial", epoch_.units());
-    if (!is_permutation(initial_))
-      throw StateMismatch("Sampler::load", "'order.initial' is not a permutation");
+    if (!is_permutation(initial_) || !epoch_.short_unit_is_last(initial_))
+      throw StateMismatch("Sampler::load", "'order.initial' is not a permutation with a short unit last");
   }
   if (state.contains("order.scores")) set_scores(state.elements<double>("order.scores", epoch_.units()));
-  if (order_->keeps_vectors()) {
-    record_->load(state);
-    input_dim_ = record_->dim();
-  }
+  load_recorded(state);
   if (balancer_) {
     balancer_->begin_epoch(number_);
     balancer_->load(state);
@@ -423,6 +465,9 @@ Sampler::Sampler(Sampler&&) noexcept = default;
 Sampler& Sampler::operator=(Sampler&&) noexcept = default;
 
 void Sampler::begin() { impl_->begin(); }
+void Sampler::drop_batches_below(std::size_t examples) {
+  impl_->smallest_batch_ = std::max<std::size_t>(examples, 1);
+}
 
 std::span<const Index> Sampler::next(std::size_t count) { return impl_->next(count); }
 
@@ -459,7 +504,6 @@ void Sampler::set_scores(std::span<const double> scores) { impl_->set_scores(sco
 void Sampler::end_epoch() { impl_->end_epoch(); }
 
 std::size_t Sampler::examples() const { return impl_->examples_; }
-std::size_t Sampler::length() const { return impl_->epoch_.length(); }
 std::size_t Sampler::units() const { return impl_->epoch_.units(); }
 const Spec& Sampler::spec() const { return impl_->spec_; }
 std::uint64_t Sampler::seed() const { return impl_->options_.seed; }
@@ -496,6 +540,7 @@ std::span<const double> Sampler::norms() const { return impl_->norms_; }
 Timings Sampler::timings() const { return impl_->timings_; }
 Position Sampler::position() const { return {impl_->number_, impl_->epoch_.handed_out()}; }
 void Sampler::seek(const Position& position) { impl_->seek(position); }
+void Sampler::replay() { impl_->replay(); }
 State Sampler::state() const { return impl_->state(); }
 
 void Sampler::load(const State& state) {
@@ -506,6 +551,7 @@ void Sampler::load(const State& state) {
   fresh->load(state);
   if (!impl_->own_geometry_) fresh->take_geometry(*impl_, state);
   fresh->timings_ = impl_->timings_;
+  fresh->smallest_batch_ = impl_->smallest_batch_;
   impl_ = std::move(fresh);
 }
 

@@ -217,6 +217,9 @@ void define_sampler(::torch::Library& library) {
   library.class_<Handle>("Sampler")
       .def(::torch::init(guarded(&make_sampler)))
       .def("begin", guarded(+[](Self self) { self->sampler.reset(); }))
+      .def("expect_batches", guarded(+[](Self self, std::int64_t size, bool drop_last) {
+             self->sampler.expect_batches(count_of(size, "size"), drop_last);
+           }))
       .def("upcoming", guarded(+[](Self self, std::int64_t count) {
              return as_tensor(self->core().upcoming(count_of(count, "count")));
            }))
@@ -246,7 +249,6 @@ void define_sampler(::torch::Library& library) {
            }))
       .def("end_epoch", guarded(+[](Self self) { self->sampler.end_epoch(); }))
       .def("examples", guarded(+[](Self self) { return static_cast<std::int64_t>(self->core().examples()); }))
-      .def("length", guarded(+[](Self self) { return static_cast<std::int64_t>(self->core().length()); }))
       .def("spec", guarded(+[](Self self) { return print_spec(self->core().spec()); }))
       .def("unit", guarded(+[](Self self) { return static_cast<std::int64_t>(self->core().spec().unit); }))
       .def("balances", guarded(+[](Self self) { return self->core().spec().balances(); }))
@@ -271,6 +273,7 @@ void define_sampler(::torch::Library& library) {
       .def("seek", guarded(+[](Self self, std::int64_t epoch, std::int64_t handed_out) {
              self->core().seek({count_of(epoch, "epoch"), count_of(handed_out, "handed_out")});
            }))
+      .def("replay", guarded(+[](Self self) { self->core().replay(); }))
       .def("state", guarded(+[](Self self) { return as_dicts(self->core().state()); }))
       .def("load", guarded(+[](Self self, Integers integers, Numbers numbers, Texts texts, Tensors tensors) {
              self->sampler.load_state(as_state(integers, numbers, texts, tensors));

@@ -49,6 +49,7 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
   GhostGeometry* geometry_;  ///< null: the core has a dense one
   bool needs_vectors_;
   cdgrab::Sampler core_;
+  std::size_t batch_size_ = 0;  ///< of the loader; 0: not known
   std::size_t missed_ = 0;
 
  private:
@@ -198,9 +199,15 @@ void Sampler::reset(std::optional<std::size_t> new_size) {
 }
 
 std::optional<std::vector<std::size_t>> Sampler::next(std::size_t batch_size) {
+  impl_->batch_size_ = batch_size;
   const auto handed = impl_->core_.next(batch_size);
   if (handed.empty()) return std::nullopt;
   return std::vector<std::size_t>(handed.begin(), handed.end());
+}
+
+void Sampler::expect_batches(std::size_t size, bool drop_last) {
+  impl_->batch_size_ = size;
+  impl_->core_.drop_batches_below(drop_last ? size : 1);
 }
 
 void Sampler::observe(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options) {
@@ -252,6 +259,14 @@ Observed Sampler::Impl::observed(const std::vector<at::Tensor>& rows) {
 }
 
 void Sampler::observe_microbatch(const std::vector<at::Tensor>& parameters) {
+  const std::size_t unit = impl_->core_.spec().unit;
+  const std::size_t batch = impl_->batch_size_;
+  if (batch != 0 && batch % unit != 0 && unit % batch != 0)
+    throw UserError(
+        "Sampler::observe_microbatch",
+        fmt::format("batches of {} and unit={}; a batch holds parts of units, whose gradients cannot "
+                    "be told apart: one of the two has to divide the other",
+                    batch, unit));
   std::vector<at::Tensor> rows;
   for (const at::Tensor& p : parameters)
     rows.push_back((p.grad().defined() ? p.grad() : at::zeros_like(p)).unsqueeze(0));

@@ -42,7 +42,8 @@ class Order {
   [[nodiscard]] virtual bool keeps_vectors() const { return false; }
 };
 
-/// Reads the order's file, if it has one. Throws UserError, FileError.
-std::unique_ptr<Order> make_order(const Spec& spec, std::size_t n);
+/// For n units. If the last is short, it keeps the last place (docs/math.md, section 4). Reads the order's
+/// file, if it has one. Throws UserError, FileError.
+std::unique_ptr<Order> make_order(const Spec& spec, std::size_t n, bool last_is_short = false);
 
 }  // namespace cdgrab

@@ -29,11 +29,13 @@ struct Rows {
 
 struct SamplerOptions {
   std::uint64_t seed = 0;
-  /// The first epoch's order, a permutation of the units; empty: seeded random (`fixed`: 0..n-1).
+  /// The first epoch's order, a permutation of the units, a short one last; empty: seeded random (`fixed`:
+  /// 0..n-1).
   std::vector<Index> initial_order = {};
   /// The tensors that make up a row; needed by sketch=kron only.
   std::vector<Shape> shapes = {};
-  /// Diagnostics, free when off. herding keeps a copy of the epoch's vectors (n x d numbers).
+  /// Diagnostics, free when off. herding keeps a copy of the epoch's vectors (n x d numbers), in the state
+  /// too.
   bool record_herding = false;
   bool record_norms = false;
   bool record_timings = false;
@@ -42,7 +44,7 @@ struct SamplerOptions {
 /// Where an epoch stands: all that a stateful loader needs at every batch.
 struct Position {
   std::uint64_t epoch = 0;
-  std::uint64_t handed_out = 0;  ///< examples
+  std::uint64_t handed_out = 0;  ///< examples of the order before this place
 
   bool operator==(const Position&) const = default;
 };
@@ -81,13 +83,16 @@ class Sampler {
   Sampler(Sampler&&) noexcept;
   Sampler& operator=(Sampler&&) noexcept;
 
-  /// Starts to iterate. Begins the next epoch if anything was observed or everything was handed
-  /// out, else starts the same epoch over (a peek). After load() or seek(), the first call goes on
-  /// from there.
+  /// Starts to iterate. Begins the next epoch if anything was observed in the last pass or everything was
+  /// handed out, else starts that pass over (a peek). After load(), seek() or replay(), the first call goes
+  /// on from there.
   void begin();
+  /// The loader drops batches of fewer examples: an epoch of which no more is left has been handed out. 1 at
+  /// first. No part of the state, for it is the loader that knows.
+  void drop_batches_below(std::size_t examples);
 
-  /// The next `count` examples at most; empty when the epoch is through. Valid until the next call
-  /// of a non-const member.
+  /// The next `count` examples at most, of those that are not observed; empty when the epoch is through.
+  /// Valid until the next call of a non-const member.
   std::span<const Index> next(std::size_t count);
   /// What next(count) would return, without handing it out.
   [[nodiscard]] std::vector<Index> upcoming(std::size_t count) const;
@@ -111,8 +116,6 @@ class Sampler {
   void end_epoch();
 
   [[nodiscard]] std::size_t examples() const;
-  /// Examples that this epoch hands out: all of them, unless `swr` draws a short unit more or less often.
-  [[nodiscard]] std::size_t length() const;
   [[nodiscard]] std::size_t units() const;
   [[nodiscard]] const Spec& spec() const;
   [[nodiscard]] std::uint64_t seed() const;
@@ -133,7 +136,7 @@ class Sampler {
 
   [[nodiscard]] EpochReport report() const;       ///< of the epoch so far
   [[nodiscard]] EpochReport last_report() const;  ///< of the epoch that ended last
-  /// Of the epoch that ended last, if it was recorded.
+  /// Of the epoch that ended last, if all of it was recorded.
   [[nodiscard]] const std::optional<HerdingReport>& herding() const;
   /// |x| per unit, NaN where never seen; empty unless recorded.
   [[nodiscard]] std::span<const double> norms() const;
@@ -143,8 +146,11 @@ class Sampler {
   /// Where training stands when a loader has run ahead of it: the oldest example that is not observed, or
   /// position() if nothing is being observed.
   [[nodiscard]] Position trained_position() const;
-  /// Goes to a position of the current epoch; what was observed stays observed.
+  /// Goes to a position of the current epoch; what was observed stays observed, and is not handed out again.
   void seek(const Position& position);
+  /// Goes to the first example of the epoch and hands out all of it again, for a loop that passes over by
+  /// itself what it has trained on; what was observed stays observed.
+  void replay();
 
   /// Everything, at any moment; load() takes it back into a sampler made with the same arguments.
   [[nodiscard]] State state() const;

@@ -55,7 +55,7 @@ class Sampler(base.Sampler):
         self._processes = batches.num_processes if shard else 1
         self._process = batches.process_index if shard else 0
         self._rows = batches.batch_size // (self._processes if shard and batches.split_batches else 1)
-        self._batch_size = self._rows  # less than this may be a dropped tail
+        self._batch = self._rows
         self._device = accelerator.device
         self._length = len(loader)
         if checkpoint and not self._registered:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
@@ -46,10 +47,9 @@ class Sampler(torch.utils.data.Sampler[int]):
             into one; found out if not given.
         budget: bytes of per-example gradients that may be held until the signs fall (docs/observe.md).
         shapes: of the tensors that make up a row, for ``sketch=kron`` only.
-        drop_last: the loader drops a last short batch, so that an epoch of which only that is left is over.
-            cdgrab.BatchSampler says so itself; for a DataLoader's own drop_last, say it here too.
         strict: raise where otherwise a warning would do: an epoch that begins while batches are unobserved.
-        record_herding, record_norms, record_timings: diagnostics, free when off.
+        record_herding, record_norms, record_timings: diagnostics, free when off. Herding keeps a copy of the epoch's
+            vectors, examples x parameters numbers of float64, in the state too.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class Sampler(torch.utils.data.Sampler[int]):
         batch_axis: int | None = None,
         budget: int | None = None,
         shapes: Sequence[Sequence[int]] = (),
-        drop_last: bool = False,
         strict: bool = False,
         record_herding: bool = False,
         record_norms: bool = False,
@@ -76,7 +75,6 @@ class Sampler(torch.utils.data.Sampler[int]):
         if initial_order is not None:
             initial_order = torch.as_tensor(initial_order, dtype=torch.int64)
         self._options = observe_options(reduction, batch_axis, parameters, pattern, budget)
-        self._drop_last = drop_last
         self._strict = strict
         self._arguments = (
             examples,
@@ -89,16 +87,21 @@ class Sampler(torch.utils.data.Sampler[int]):
             record_timings,
         )
         self._native = Native("Sampler", *self._arguments)
-        self._batch_size = 0  # of the last observation; 0: not known yet
+        self._batch = 0  # units; fewer that are not observed may be a tail that the loader dropped; 0: not known yet
+        self._observed_before = 0  # this pass, in the same epoch
         self._yielded = 0  # examples handed to the loader that the library has not been told of yet
         self._iterator: _Iterator | None = None  # the newest
         self._warned: set[str] = set()
 
     def __len__(self) -> int:
-        return int(self._native.length())
+        return int(self._native.examples())
 
     def __iter__(self) -> _Iterator:
-        return _Iterator(self)
+        # A loader's own batch sampler says `iter(self.sampler)`, and not who it is: but it stands in the frame.
+        asking = sys._getframe(1).f_locals.get("self")
+        batches = asking if getattr(asking, "sampler", None) is self else None
+        self._check(batches)
+        return _Iterator(self, batches)
 
     def __repr__(self) -> str:
         return f"cdgrab.Sampler({self._native.examples()}, order={self.order!r}, epoch {self.epoch})"
@@ -123,10 +126,10 @@ class Sampler(torch.utils.data.Sampler[int]):
         if indices is not None:
             named = torch.as_tensor(indices, dtype=torch.int64)
             self._native.observe_named(loss, named, *self._options)
-            self._batch_size = len(named)
+            self._batch = len(named)
         else:
             self._native.observe(loss, int(batch_size), *self._options)  # type: ignore[arg-type]
-            self._batch_size = int(batch_size)  # type: ignore[arg-type]
+            self._batch = int(batch_size)  # type: ignore[arg-type]
 
     def step(
         self,
@@ -144,12 +147,17 @@ class Sampler(torch.utils.data.Sampler[int]):
             rows = list(per_sample_grads)
         named = None if indices is None else torch.as_tensor(indices, dtype=torch.int64)
         self._native.observe_gradients(rows, named)
-        self._batch_size = len(rows[0])
+        self._batch = len(rows[0])
 
     def observe_microbatch(self, parameters: Iterable[torch.Tensor]) -> None:
-        """One vector for a whole unit, read from the .grad of `parameters`; for orders with ``unit=``."""
+        """One vector for a whole unit, read from the .grad of `parameters`; for orders with ``unit=``.
+
+        The unit is the oldest one handed out and not yet observed: call this once per unit, when the gradients of its
+        examples, and no others, have been accumulated. A short last unit is always the last of an epoch.
+        """
         self._tell()
         self._native.observe_microbatch(list(parameters))
+        self._batch = 2  # a loader that drops a short batch may leave out the short unit, and no other
 
     def set_scores(self, scores: torch.Tensor | Sequence[float]) -> None:
         """For the order ``score``: one number per unit, ascending in the next epoch."""
@@ -191,7 +199,10 @@ class Sampler(torch.utils.data.Sampler[int]):
         return dict(self._native.last_report())
 
     def herding_bound(self) -> dict[str, float]:
-        """Of the epoch that ended last, with record_herding: of its order and of the one made from it."""
+        """Of the epoch that ended last, with record_herding: of its order and of the one made from it.
+
+        Empty before one has ended here, and for an epoch whose first part was trained without recording.
+        """
         return dict(self._native.herding())
 
     def norms(self) -> torch.Tensor:
@@ -217,27 +228,20 @@ class Sampler(torch.utils.data.Sampler[int]):
         integers, numbers, texts, tensors = self._native.state()
         state: dict[str, Any] = {**integers, **numbers, **texts, **tensors}
         state["version"] = _STATE_VERSION
-        state["batch_size"] = self._batch_size
-        state["trained"] = len(self) if self._is_through() else int(self._native.trained_position()[1])
+        state["trained"] = int(self._native.trained_position()[1])
         return state
-
-    def _is_through(self) -> bool:
-        """All that is left of the epoch is a tail that the loader drops."""
-        tail = int(self._native.outstanding()) < self._batch_size
-        return self._drop_last and tail and int(self._native.position()[1]) == len(self)
 
     def load_state_dict(self, state: Mapping[str, Any], *, replay: bool = False) -> None:
         """Take back what state_dict() gave, into a sampler made with the same arguments.
 
-        Iteration goes on where training stood; with `replay`, at the first example of the same epoch, for loops that
-        skip the batches that were trained on.
+        Iteration goes on where training stood, with the examples that were not observed; if that is less than a batch
+        and the loader drops it, with the next epoch. With `replay` it goes on at the first example of the same epoch,
+        for loops that skip the batches that were trained on.
         """
         entries = dict(state)
         version, trained = entries.pop("version", None), entries.pop("trained", None)
-        batch_size = entries.pop("batch_size", 0)
-        most = max(len(self), int(self._native.examples()))
-        if version == _STATE_VERSION and not (isinstance(trained, int) and 0 <= trained <= most):
-            raise StateMismatch(f"'trained' is {trained!r}; a number of examples up to {most} is needed")
+        if version == _STATE_VERSION and not (isinstance(trained, int) and 0 <= trained <= len(self)):
+            raise StateMismatch(f"'trained' is {trained!r}; a number of examples up to {len(self)} is needed")
         if version != _STATE_VERSION:
             raise StateMismatch(
                 f"a state of version {version!r}; {_STATE_VERSION} is read: was it made by state_dict() of a sampler?"
@@ -251,8 +255,10 @@ class Sampler(torch.utils.data.Sampler[int]):
         self._native.load(kinds[int], kinds[float], kinds[str], kinds[torch.Tensor])
         self._yielded = 0
         self._iterator = None
-        self._batch_size = batch_size
-        self._native.seek(self.epoch, 0 if replay else trained)
+        if replay:
+            self._native.replay()
+        else:
+            self._native.seek(self.epoch, trained)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state as a file that C++ and ``cdgrab inspect`` read too."""
@@ -293,22 +299,45 @@ class Sampler(torch.utils.data.Sampler[int]):
 
     def _begin(self, iterator: _Iterator) -> None:
         self._tell()
-        report = self._native.report()
+        observed, outstanding = self._native.report()["observed"], self._native.outstanding()
         # Less than a batch may be a dropped tail; with more, a loader ran ahead, or the loop was broken off.
-        if 0 < self._batch_size <= self._native.outstanding() and report["observed"] and self._native.balances():
+        if observed > self._observed_before and 0 < self._batch <= outstanding and self._native.balances():
             self._complain_of_unobserved()
+        if observed == self._observed_before and observed and outstanding and self._native.position()[1] == len(self):
+            self._complain_of_an_empty_pass()
+        self._native.expect_batches(*iterator.batches())
         self._native.begin()
+        self._observed_before = self._native.report()["observed"]
         self._iterator = iterator
 
+    def _check(self, batches: Any) -> None:
+        if type(batches).__module__.startswith("torchdata."):
+            raise UserError(
+                "StatefulDataLoader(sampler=..) keeps the sampler as it was when a batch was fetched, ahead of "
+                "training, and would go back there; give it batch_sampler=cdgrab.BatchSampler(sampler, batch_size, "
+                "drop_last), and save the sampler's state_dict() beside the loader's"
+            )
+
     def _complain_of_unobserved(self) -> None:
-        text = (
+        self._complain(
+            "unobserved",
             f"epoch {self.epoch} ends with {self._native.outstanding()} units handed out and not observed; they keep "
             "their place in the next order. If the loader prefetches across epochs, name the examples: "
-            "observe(loss, indices=..)"
+            "observe(loss, indices=..); with unit=, observe every unit",
         )
+
+    def _complain_of_an_empty_pass(self) -> None:
+        self._complain(
+            "empty",
+            f"the pass that went on with epoch {self.epoch} after a load handed out {self._native.outstanding()} "
+            "units, and none was observed. If they were a last short batch that is dropped, make the batches by "
+            "cdgrab.BatchSampler(sampler, batch_size, drop_last=True), and the pass does not come about",
+        )
+
+    def _complain(self, kind: str, text: str) -> None:
         if self._strict:
             raise UserError(text)
-        self._warn("unobserved", text)
+        self._warn(kind, text)
 
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:
@@ -319,14 +348,22 @@ class Sampler(torch.utils.data.Sampler[int]):
 class _Iterator(Iterator[int]):
     """One pass; the epoch begins with its first example, so that a peek at a loader costs nothing."""
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: Sampler, batches: Any) -> None:
         self._sampler = sampler
+        self._batches = batches  # who asks, if it makes batches
         self._chunk: list[int] = []
         self._at = 0
         self._begun = False
 
     def __iter__(self) -> _Iterator:
         return self
+
+    def batches(self) -> tuple[int, bool]:
+        """The size of a batch, 0 if it is not known, and whether a last one that is smaller is dropped."""
+        size = getattr(self._batches, "batch_size", None)
+        if not isinstance(size, int):
+            return 0, False
+        return size, getattr(self._batches, "drop_last", None) is True
 
     def __next__(self) -> int:
         if self._at == len(self._chunk):
@@ -385,7 +422,6 @@ class BatchSampler(torch.utils.data.BatchSampler):
             raise UserError(f"a {type(sampler).__name__}; cdgrab.BatchSampler takes a cdgrab.Sampler")
         super().__init__(sampler, batch_size, drop_last)
         self.sampler: Sampler = sampler
-        sampler._drop_last = drop_last
 
     def __iter__(self) -> _BatchIterator:
         return _BatchIterator(self)
@@ -400,7 +436,7 @@ class _BatchIterator(Iterator[list[int]]):
     def __init__(self, batches: BatchSampler) -> None:
         self._batches = batches
         self._sampler = batches.sampler
-        self._iterator = iter(self._sampler)
+        self._iterator = _Iterator(self._sampler, batches)
 
     def __iter__(self) -> _BatchIterator:
         return self

@@ -95,6 +95,24 @@ TEST_P(OrderConformance, UnitsKeepTheirExamplesTogether) {
   }
 }
 
+TEST_P(OrderConformance, AShortUnitKeepsTheLastPlaceSoThatABatchOfOneUnitIsAUnit) {
+  Sampler sampler(23, parse_spec(GetParam() + "; unit=4"));
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    sampler.begin();
+    EXPECT_EQ(sampler.order().back(), 5U);
+    for (std::size_t batch = 0; batch < 6; ++batch) {
+      const auto handed = sampler.next(4);
+      ASSERT_EQ(handed.size(), batch < 5 ? 4U : 3U);
+      EXPECT_EQ(handed.front(), sampler.order()[batch] * 4);
+      const std::vector<float> row = {static_cast<float>(batch), 1.0F, static_cast<float>(handed[0])};
+      sampler.observe(Rows<float>{row.data(), 1, 3});
+    }
+    EXPECT_TRUE(sampler.next(4).empty());
+  }
+  EXPECT_THROW(Sampler(23, parse_spec(GetParam() + "; unit=4"), {.initial_order = {0, 1, 2, 5, 4, 3}}),
+               UserError);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, OrderConformance, testing::ValuesIn(kPermuting), [](const auto& instance) {
   std::string name = instance.param;
   std::replace_if(
@@ -143,6 +161,16 @@ TEST(Orders, WithReplacementStaysInRangeAndRepeats) {
   EXPECT_LT(*std::max_element(orders[0].begin(), orders[0].end()), 100U);
 }
 
+TEST(Orders, WithReplacementAShortUnitIsDrawnOnceAndLast) {
+  Sampler sampler(47, parse_spec("swr; unit=2"));
+  for (int epoch = 0; epoch < 5; ++epoch) {
+    sampler.begin();
+    EXPECT_EQ(std::count(sampler.order().begin(), sampler.order().end(), 23), 1);
+    EXPECT_EQ(sampler.order().back(), 23U);
+    EXPECT_EQ(sampler.next(100).size(), 47U);
+  }
+}
+
 TEST(Orders, ScoresAscendAndTiesKeepTheirOrder) {
   Sampler sampler(5, parse_spec("score"), {.initial_order = {4, 3, 2, 1, 0}});
   sampler.set_scores(std::vector<double>{2.0, 1.0, 2.0, 0.0, 1.0});
@@ -187,6 +215,13 @@ TEST(Orders, ASavedOrderIsUsedEveryEpochAndABadOneRefused) {
   for (const auto& order : orders) EXPECT_EQ(order, (std::vector<Index>{2, 0, 1}));
   EXPECT_THROW(run("file; path=" + path.string(), 4, 1), FileError);
   EXPECT_THROW(run("file; path=/nonexistent/order.npy", 4, 1), FileError);
+  EXPECT_NO_THROW(Sampler(6, parse_spec("file; unit=2; path=" + path.string())));
+  EXPECT_THROW(Sampler(5, parse_spec("file; unit=2; path=" + path.string())), FileError)
+      << "a short unit first";
+  write_npy_order(path, std::vector<Index>{1, 0, 2});
+  Sampler short_last(5, parse_spec("file; unit=2; path=" + path.string()));
+  short_last.end_epoch();
+  EXPECT_EQ(order_of(short_last), (std::vector<Index>{1, 0, 2}));
   std::filesystem::remove(path);
 }
 

@@ -176,7 +176,7 @@ std::vector<GoldenOrder> golden_orders() {
       {"recursive; depth=2", 32, {0xc652f27481a5f587, 0xc05fcb4048f243b7, 0xc05fcb4048f243b7}},
       {"recursive-pair; block=8", 96, {0x748e3dd6888b7b43, 0x718e5885daf717d1, 0xec700c1a76b8d311}},
       {"recursive-pair; depth=3", 101, {0x1b3f6c1734e9afba, 0x08f9dd6995ea5b0e, 0xd4ae5b498c147060}},
-      {"pair; unit=4", 101, {0xf1f55390c56ca3d6, 0x321a31c10fd28bd5, 0x86ebf4e830b4f1fb}},
+      {"pair; unit=4", 101, {0x0b761f94ebd90ac4, 0x6de2fcd549e85b82, 0x4fcfcb2f911beee4}},
       {"rr", 101, {0x5fa490c8b85f7816, 0xf5358de00b882f4a, 0x5591a766b9737c19}},
       {"so", 101, {0x01e563cd6698f56b, 0x01e563cd6698f56b, 0x01e563cd6698f56b}},
       {"fixed", 101, {0xe4f6b31ec1e5cc22, 0xe4f6b31ec1e5cc22, 0xe4f6b31ec1e5cc22}},
@@ -187,7 +187,7 @@ std::vector<GoldenOrder> golden_orders() {
       {"swr", 101, {0x2536d509d579cb6d, 0x0492cca50c500051, 0x046cea1f9139986a}},
       {"score", 101, {0xfe148c4c49c20511, 0xfe148c4c49c20511, 0xfe148c4c49c20511}},
       {"greedy", 32, {0xb7cd25afcb5571b8, 0xb7cd25afcb5571b8, 0xb7cd25afcb5571b8}},
-      {"rr; unit=7", 101, {0x813702319855030d, 0xf6c0386923a14773, 0x260c48f5d5e453a5}},
+      {"rr; unit=7", 101, {0x0e25c271007e3ba1, 0x0ecd8e6c7133a3fc, 0xb5a8cd885374aefd}},
       // clang-format on
   };
 }

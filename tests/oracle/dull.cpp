@@ -92,7 +92,12 @@ void Dull::end_batch() {
   if (spec_.block == 0) thaw();
 }
 
-std::vector<Index> Dull::next_order(const std::vector<Index>& order) const {
+std::vector<Index> Dull::next_order(const std::vector<Index>& order, bool last_is_short) const {
+  if (last_is_short) {
+    std::vector<Index> next = next_order({order.begin(), order.end() - 1});
+    next.push_back(order.back());
+    return next;
+  }
   const auto at = [&](const auto& self, const std::string& path) -> std::vector<Index> {
     std::vector<Index> out;
     if (path.size() == spec_.levels()) {

@@ -28,8 +28,9 @@ class Dull {
   void see(Index position, Row x);
   /// The end of an observed batch: matters to a frozen schedule without a block size.
   void end_batch();
-  /// The order that follows `order`.
-  [[nodiscard]] std::vector<Index> next_order(const std::vector<Index>& order) const;
+  /// The order that follows `order`. A short unit keeps the last place, whatever its vector was.
+  [[nodiscard]] std::vector<Index> next_order(const std::vector<Index>& order,
+                                              bool last_is_short = false) const;
   void end_epoch();
 
   /// The smallest |<x,s>| / (|x||s|) met among decisions with a product that is not 0.

@@ -112,6 +112,42 @@ TEST(Balance, EqualsTheDullLoopWhateverIsMissing) {
   }
 }
 
+/// Units that a batch of examples cuts anywhere; the vector of a short one is balanced, and its place is
+/// fixed.
+TEST(Balance, EqualsTheDullLoopInUnitsOfWhichTheLastIsShort) {
+  constexpr std::uint64_t kCases = 10'000;
+  for (std::uint64_t seed = 0; seed < kCases; ++seed) {
+    Case c(4'000'000 + seed);
+    if (c.n == 0) continue;
+    const std::size_t unit = 2 + c.dice.roll(4);
+    const std::size_t examples = c.n * unit - 1 - c.dice.roll(unit - 1);
+    const Spec spec = parse_spec(c.text + "; unit=" + std::to_string(unit));
+    Sampler sampler(examples, spec, {.seed = seed});
+    ASSERT_EQ(sampler.units(), c.n);
+    oracle::Dull dull(spec, seed, c.n);
+    for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+      dull.begin_epoch(epoch);
+      sampler.begin();
+      const std::vector<Index> order = current_order(sampler);
+      Index position = 0;
+      while (!sampler.next(1 + c.dice.roll(17)).empty()) {
+        const std::size_t count = sampler.outstanding();
+        if (count == 0) continue;
+        const auto batch = cases::gather(c.rows, c.dim, sampler.order().subspan(position, count));
+        sampler.observe(Rows<float>{batch.data(), count, c.dim});
+        for (std::size_t k = 0; k < count; ++k, ++position)
+          dull.see(position, row_of(c.rows, c.dim, order[position]));
+        dull.end_batch();
+      }
+      const std::vector<Index> expected = dull.next_order(order, true);
+      dull.end_epoch();
+      sampler.end_epoch();
+      ASSERT_EQ(current_order(sampler), expected) << c.name(seed) << ", unit " << unit << ", epoch " << epoch;
+      ASSERT_EQ(expected.back(), c.n - 1);
+    }
+  }
+}
+
 /// float64 rows, and larger sizes than the kernels' vectors and tiles.
 TEST(Balance, EqualsTheDullLoopOnLongRows) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {

@@ -84,11 +84,11 @@ TEST(Resume, EqualsNeverStoppingAtAnyStep) {
         // A loader that starts to iterate, twice, goes on where the state stood.
         resumed.begin();
         resumed.begin();
-        if (whole.position().handed_out == whole.length()) whole.begin();
+        if (whole.position().handed_out == n) whole.begin();
       }
       ASSERT_EQ(train_step(resumed, rows, dim, count, lost), train_step(whole, rows, dim, count, lost))
           << "case " << seed << ": " << text << ", n = " << n << ", step " << step;
-      if (whole.position().handed_out == whole.length() && dice.flip()) {
+      if (whole.position().handed_out == n && dice.flip()) {
         whole.begin();
         resumed.begin();
       }

@@ -94,6 +94,55 @@ def test_a_microbatch_is_a_unit():
     assert sampler.report()["observed"] == 6
 
 
+@pytest.mark.parametrize("batch_size", [2, 4])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_microbatch_is_credited_to_its_own_unit_whatever_is_left_over(batch_size, workers):
+    def epochs(named):
+        task = Task(n=22)
+        sampler = cdgrab.Sampler(22, "pair; unit=4")
+        for _ in range(4):
+            accumulated = []
+            for indices, x, y in task.loader(sampler, batch_size, num_workers=workers):
+                accumulated += indices.tolist()
+                torch.nn.functional.cross_entropy(task.model(x), y).backward()
+                if len(accumulated) < 4 and 21 not in accumulated:
+                    continue
+                assert accumulated == list(range(accumulated[0], accumulated[-1] + 1)), "examples of one unit"
+                if named:
+                    rows = [p.grad.flatten() for p in task.model.parameters()]
+                    sampler.step(torch.cat(rows).unsqueeze(0), indices=accumulated[:1])
+                else:
+                    sampler.observe_microbatch(task.model.parameters())
+                task.optimizer.step()
+                task.optimizer.zero_grad()
+                accumulated = []
+            assert sampler.report()["observed"] == 6
+            yield sampler.next_order().tolist()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(epochs(named=False)) == list(epochs(named=True))
+
+
+def test_units_that_nobody_observed_are_complained_of_and_a_dropped_short_one_is_not():
+    def run(batch_size, **options):
+        task = Task(n=22)
+        sampler = cdgrab.Sampler(22, "pair; unit=4")
+        for _ in range(2):
+            for _, x, y in task.loader(sampler, batch_size, **options):
+                torch.nn.functional.cross_entropy(task.model(x), y).backward()
+                sampler.observe_microbatch(task.model.parameters())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(4)
+        run(4, drop_last=True)
+    with pytest.warns(UserWarning, match="observe every unit"):
+        run(8)
+    with pytest.raises(cdgrab.UserError, match="batches of 6 and unit=4"):
+        run(6)
+
+
 def test_set_epoch_is_advisory():
     sampler = cdgrab.Sampler(8)
     with warnings.catch_warnings():
@@ -246,6 +295,12 @@ def test_another_torch_is_named(monkeypatch):
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert f"built for torch {cdgrab.TORCH_VERSION}, but torch 2.12.1 is installed" in out
+
+
+def test_a_patch_release_of_torch_is_taken():
+    major, minor, _ = cdgrab.TORCH_VERSION.split(".")
+    code = f"import torch; torch.__version__ = '{major}.{minor}.99+cpu'; import cdgrab"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_loader_takes_the_batch_sampler():

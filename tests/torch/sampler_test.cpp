@@ -398,6 +398,9 @@ TEST(TorchSampler, GradientsGivenAndMicrobatchesAreVectorsToo) {
     units.observe_microbatch(c.parameters);
   }
   EXPECT_EQ(units.core().report().observed, 4U);
+  Sampler straddling(16, "pair; unit=4");
+  straddling.next(6);
+  EXPECT_THROW(straddling.observe_microbatch(c.parameters), UserError);
 }
 
 TEST(TorchSampler, FrozenAndDeselectedParametersDoNotCount) {

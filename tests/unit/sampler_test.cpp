@@ -243,6 +243,27 @@ TEST(Sampler, AStateWithAFieldThatCannotBeIsRefused) {
   refused("accumulator.0", std::span<const float>(std::vector<float>(2)));
 }
 
+TEST(Sampler, AStateWhoseShortUnitIsNotLastIsRefused) {
+  for (const std::string key : {"order.current", "order.initial"}) {
+    State bad = Sampler(10, parse_spec("block-reversal; unit=4")).state();
+    bad.set(key, std::span<const Index>(std::vector<Index>{2, 0, 1}));
+    Sampler other(10, parse_spec("block-reversal; unit=4"));
+    EXPECT_NE(message_of<StateMismatch>([&] { other.load(bad); }).find(key), std::string::npos) << key;
+  }
+}
+
+TEST(Sampler, AStateWithRecordedVectorsOfAnotherLengthIsRefused) {
+  Sampler sampler(4, parse_spec("pair"), {.record_herding = true});
+  take(sampler, 4);
+  observe(sampler, 2);
+  State bad = sampler.state();
+  bad.set("record.dim", std::int64_t{1});
+  bad.set("record.rows", std::span<const double>(std::vector<double>(4)));
+  const State before = sampler.state();
+  EXPECT_NE(message_of<StateMismatch>([&] { sampler.load(bad); }).find("record.dim"), std::string::npos);
+  EXPECT_EQ(sampler.state(), before);
+}
+
 TEST(Sampler, TheOrderWithoutATieRuleIsMirrored) {
   const auto run = [](const std::string& spec) {
     Sampler sampler(8, parse_spec(spec), {.initial_order = identity_order(8)});
@@ -271,6 +292,137 @@ TEST(Sampler, SeekGoesBackAndForthWithinTheEpoch) {
   EXPECT_EQ(take(sampler, 2), (std::vector<Index>{order[4], order[5]}));
   EXPECT_THROW(sampler.seek({1, 0}), UserError);
   EXPECT_THROW(sampler.seek({0, 11}), UserError);
+}
+
+/// What a loader ran ahead with is handed out again; what was observed out of order is not.
+TEST(Sampler, AResumedEpochHandsOutWhatIsNotObservedInOrderAndNothingTwice) {
+  for (const char* text : {"pair", "pair; unit=3", "mean; unit=4"}) {
+    const Spec spec = parse_spec(text);
+    Sampler sampler(38, spec);
+    std::vector<std::size_t> times(38);
+    std::size_t resumes = 0;
+    for (std::size_t step = 0; step < 100 && sampler.report().unobserved > 0; ++step) {
+      take(sampler, 7);
+      // Every third unit handed out, the newest first: the rest is left for later.
+      const auto outstanding = sampler.oldest_outstanding(0, sampler.outstanding());
+      for (std::size_t k = outstanding.size(); k-- > 0;) {
+        if (k % 3 != step % 3) continue;
+        const auto row = some_rows(1);
+        sampler.observe(Rows<float>{row.data(), 1, kDim}, std::vector<Index>{outstanding[k]});
+        for (std::size_t i = outstanding[k]; i < std::min<std::size_t>(outstanding[k] + spec.unit, 38); ++i)
+          ++times[i];
+      }
+      if (step % 2 == 0 || sampler.report().unobserved == 0) continue;
+      Sampler other(38, spec);
+      other.load(sampler.state());
+      other.seek(other.trained_position());
+      std::vector<Index> expected;
+      for (const Index unit : sampler.order())
+        for (std::size_t i = unit * spec.unit; i < std::min<std::size_t>((unit + 1) * spec.unit, 38); ++i)
+          if (times[i] == 0) expected.push_back(static_cast<Index>(i));
+      EXPECT_EQ(other.upcoming(100), expected) << text;
+      other.begin();
+      Sampler again(38, spec);
+      again.load(other.state());
+      EXPECT_EQ(take(again, 100), expected) << text << ": the state itself needs no seek";
+      sampler = std::move(other);
+      ++resumes;
+    }
+    EXPECT_GT(resumes, 2U);
+    EXPECT_EQ(times, std::vector<std::size_t>(38, 1)) << text;
+    EXPECT_TRUE(sampler.next(1).empty());
+  }
+}
+
+TEST(Sampler, APeekAfterALoadCostsNothing) {
+  Sampler sampler(10, parse_spec("pair"));
+  take(sampler, 6);
+  observe(sampler, 4);
+  for (const bool replays : {false, true}) {
+    Sampler other(10, parse_spec("pair"));
+    other.load(sampler.state());
+    if (replays)
+      other.replay();
+    else
+      other.seek(other.trained_position());
+    const auto rest = other.upcoming(10);
+    EXPECT_EQ(rest.size(), replays ? 10U : 6U);
+    other.begin();
+    take(other, 3);
+    other.begin();
+    EXPECT_EQ(take(other, 10), rest);
+    observe(other, 6);
+    other.begin();
+    EXPECT_EQ(other.epoch(), 1U);
+  }
+}
+
+TEST(Sampler, AReplayHandsOutTheWholeEpochAgain) {
+  Sampler sampler(10, parse_spec("pair"));
+  const auto order = order_of(sampler);
+  take(sampler, 8);
+  observe(sampler, 5);
+  sampler.replay();
+  sampler.begin();
+  EXPECT_EQ(take(sampler, 4), std::vector<Index>(order.begin(), order.begin() + 4));
+  EXPECT_EQ(sampler.upcoming(10), std::vector<Index>(order.begin() + 4, order.end()));
+  EXPECT_EQ(take(sampler, 10), std::vector<Index>(order.begin() + 4, order.end()));
+  EXPECT_EQ(sampler.outstanding(), 5U);
+  observe(sampler, 5);
+  EXPECT_EQ(sampler.report().observed, 10U);
+}
+
+TEST(Sampler, ALoaderThatDropsShortBatchesResumesWithTheNextEpochWhenOnlySuchAOneIsLeft) {
+  for (const char* spec : {"pair", "rr"}) {
+    Sampler sampler(23, parse_spec(spec));
+    sampler.begin();
+    take(sampler, 20);
+    if (sampler.spec().balances()) observe(sampler, 20);
+    Sampler keeps(23, parse_spec(spec));
+    keeps.load(sampler.state());
+    keeps.begin();
+    EXPECT_EQ(take(keeps, 23).size(), 3U) << spec;
+    Sampler drops(23, parse_spec(spec));
+    drops.drop_batches_below(4);
+    drops.load(sampler.state());
+    drops.begin();
+    EXPECT_EQ(drops.epoch(), 1U) << spec;
+    EXPECT_EQ(take(drops, 23).size(), 23U) << spec;
+  }
+}
+
+TEST(Sampler, DiagnosticsOfAResumedEpochAreOfAllOfIt) {
+  for (const char* spec : {"pair", "mean; unit=2", "rr"}) {
+    const SamplerOptions options{.record_herding = true, .record_norms = true};
+    Sampler whole(20, parse_spec(spec), options);
+    const std::size_t units = whole.units();
+    take(whole, 20);
+    const auto rows = some_rows(units);
+    const Rows<float> first{rows.data(), units / 2, kDim};
+    const Rows<float> rest{rows.data() + units / 2 * kDim, units - units / 2, kDim};
+    whole.observe(first);
+    Sampler resumed(20, parse_spec(spec), options);
+    resumed.load(whole.state());
+    Sampler late(20, parse_spec(spec), options);
+    Sampler without(20, parse_spec(spec));
+    take(without, 20);
+    without.observe(first);
+    late.load(without.state());
+    for (Sampler* sampler : {&whole, &resumed, &late}) {
+      sampler->observe(rest);
+      sampler->end_epoch();
+    }
+    ASSERT_TRUE(resumed.herding().has_value()) << spec;
+    EXPECT_EQ(resumed.herding()->used.l2, whole.herding()->used.l2) << spec;
+    EXPECT_EQ(resumed.herding()->next.linf, whole.herding()->next.linf) << spec;
+    EXPECT_EQ(std::vector(resumed.norms().begin(), resumed.norms().end()),
+              std::vector(whole.norms().begin(), whole.norms().end()));
+    EXPECT_FALSE(late.herding().has_value()) << "half an epoch has no bound";
+    take(late, 20);
+    late.observe(Rows<float>{rows.data(), units, kDim});
+    late.end_epoch();
+    EXPECT_TRUE(late.herding().has_value());
+  }
 }
 
 TEST(Sampler, DiagnosticsAreThereWhenAskedForAndOnlyThen) {

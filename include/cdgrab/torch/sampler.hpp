@@ -43,6 +43,9 @@ class Sampler : public ::torch::data::samplers::Sampler<> {
   /// everything was handed out; goes on after load(). The size cannot change: another one is refused.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+  /// What a loader makes of the examples: batches of `size`, which next() is told anyway, 0 if not known; and
+  /// whether it drops a last one that is smaller, so that a loaded epoch of which no more is left is over.
+  void expect_batches(std::size_t size, bool drop_last);
 
   /// The gradients of the oldest `batch` examples handed out and not yet observed, read off the backward
   /// of `loss` (a scalar, or one number per example) when it runs.
@@ -53,8 +56,8 @@ class Sampler : public ::torch::data::samplers::Sampler<> {
   /// Vectors you already have: one tensor of B x d, or one of B x .. per parameter.
   void observe_gradients(const std::vector<at::Tensor>& rows);
   void observe_gradients(const std::vector<at::Tensor>& rows, const std::vector<std::size_t>& examples);
-  /// One vector for a whole unit: the .grad of these parameters, zero where there is none. For specs with
-  /// unit=.
+  /// One vector for a whole unit, the oldest outstanding one: the .grad of these parameters, zero where there
+  /// is none. For specs with unit=; batches that straddle units are refused.
   void observe_microbatch(const std::vector<at::Tensor>& parameters);
 
   void end_epoch();
