@@ -80,6 +80,31 @@ def test_save_state_and_skip_first_batches_give_the_uninterrupted_stream(tmp_pat
     assert seen == stream
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [(0, 1), (1, 3), (1, 6)])
+def test_a_stateful_loader_skips_by_itself(tmp_path, workers, stop):
+    def start(seed=2):
+        return Run(23, "pair", workers=workers, seed=seed, use_stateful_dataloader=True)
+
+    expected = Run(23, "pair")
+    stream = [expected.epoch() for _ in range(4)]
+    run = start()
+    seen = [run.epoch() for _ in range(stop[0])]
+    seen.append([])
+    for count, batch in enumerate(run.loader, start=1):
+        seen[-1] += run.step(batch)
+        if count == stop[1]:
+            run.accelerator.save_state(tmp_path)
+            break
+
+    run = start(seed=99)
+    run.accelerator.load_state(tmp_path)
+    if stop[1] < len(run.loader):
+        seen[-1] += run.epoch()
+    seen += [run.epoch() for _ in range(4 - len(seen))]
+    assert seen == stream
+
+
 def test_a_loader_of_another_sampler_is_refused():
     run = Run(8)
     with pytest.raises(cdgrab.UserError, match="another sampler"):
