@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data sets made from a seed, for runs without files. Pure functions of the options: equal options are
-// equal data, example by example, whatever their number. All are made so that the order of the examples
-// matters: some directions are far steeper than others, examples differ in size and kind, and no model of
-// the kind meant for them fits them all. Every function throws UserError for options out of range.
+// equal data, and more examples of one seed begin with the same ones. All are made so that the order of the
+// examples matters: some directions are far steeper than others, examples differ in size and kind, and no
+// model of the kind meant for them fits them all. Every function throws UserError for options out of range.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,9 @@ namespace cdgrab::data {
 
 /// For logistic regression. Coordinate j has the standard deviation condition^(-j / (2 (dim - 1))), so
 /// the features' covariance has about this condition number. Class c comes in proportion to 1 / (c + 2),
-/// has a mean of its own and spreads of its own in every coordinate; a share of the labels is drawn
-/// anew. Hence no weights separate the classes, and the gradients at the optimum are not zero.
+/// has a mean of its own and spreads of its own in every coordinate; examples lie at distances of their
+/// own around it; a share of the labels is drawn anew. Hence no weights separate the classes, and the
+/// gradients at the optimum are not zero.
 struct RowOptions {
   std::uint64_t seed = 0;
   std::size_t examples = 4000;

@@ -14,7 +14,7 @@ inline constexpr std::int32_t kUnknownWord = 0;  ///< "<unk>"
 inline constexpr std::int32_t kEndOfLine = 1;    ///< "<eos>"
 
 struct Text {
-  std::vector<std::string> words;  ///< "<unk>", "<eos>", then the others, the most frequent first
+  std::vector<std::string> words;  ///< "<unk>", "<eos>", then the others
   std::vector<std::int32_t> train;
   std::vector<std::int32_t> validation;  ///< empty if there is none
 };
@@ -37,9 +37,9 @@ struct TextFiles {
 /// text. Each plain or with .gz. Throws FileError.
 TextFiles find_text(const std::filesystem::path& file_or_folder);
 
-/// UTF-8, gzipped or plain. The vocabulary is that of the training text: its most frequent words, of
-/// equally frequent ones those that appear first; all others are "<unk>". Throws FileError, also for a text
-/// without a word, and UserError for options out of range.
+/// UTF-8, gzipped or plain. The vocabulary is that of the training text: its most frequent words in that
+/// order, of equally frequent ones those that appear first; all others are "<unk>". Throws FileError, also
+/// for a text without a word, and UserError for options out of range.
 Text read_text(const TextFiles& files, const TextOptions& options = {});
 
 }  // namespace cdgrab::data
