@@ -284,7 +284,8 @@ State Run::Impl::state() {
   std::visit([&](const auto& typed) { typed.save(state); }, typed_);
   schedule_.save(state);
   average_.save(state);
-  for (const auto& [key, value] : sampler_.core().state().entries())
+  const State sampler = sampler_.core().state();
+  for (const auto& [key, value] : sampler.entries())
     std::visit([&](const auto& v) { state.set(std::string(kSamplerKeys) + key, v); }, value);
   return state;
 }
