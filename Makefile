@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shorthands: all that is done here is in scripts/ and CMakePresets.json.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test python bench format lint asan clean
+.PHONY: help setup build demo test python bench format lint asan fuzz clean
 MAKEFLAGS += --no-print-directory
 
 cmake = cmake --log-level=WARNING --preset
@@ -66,6 +66,12 @@ asan:   ## the tests again under AddressSanitizer and UBSan
 	@$(cmake) asan >/dev/null
 	@cmake --build --preset asan
 	@ctest --preset asan
+
+fuzz:   ## look for files that break a reader (libFuzzer); CDGRAB_FUZZ_SECONDS each, 60 unless said
+	@scripts/setup --fuzz
+	@$(cmake) fuzz >/dev/null
+	@cmake --build --preset fuzz
+	@scripts/fuzz
 
 clean:  ## remove build/
 	rm -rf build

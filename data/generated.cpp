@@ -130,8 +130,9 @@ std::vector<double> make_pattern(const ImageOptions& options, std::size_t c) {
     const double down = 5.0 * uniform(draws, 3 * wave + 1) - 2.5;
     const double phase = uniform(draws, 3 * wave + 2);
     for (std::size_t at = 0; at < pattern.size(); ++at) {
+      const std::size_t row = at / side;
       const double x = static_cast<double>(at % side) / kSide;
-      const double y = static_cast<double>(at / side) / kSide;
+      const double y = static_cast<double>(row) / kSide;
       pattern[at] += std::cos(2.0 * std::numbers::pi * (across * x + down * y + phase)) / std::sqrt(kWaves);
     }
   }

@@ -66,7 +66,7 @@ void require_known(const std::vector<std::int64_t>& labels, const LabelledRows& 
 
 LabelledRows read_pair(const fs::path& x, const fs::path& y, const LabelledRows* like) {
   LabelledRows rows =
-      std::visit([&](auto&& matrix) { return rows_of(std::move(matrix), x); }, read_npy_matrix(x));
+      std::visit([&](auto matrix) { return rows_of(std::move(matrix), x); }, read_npy_matrix(x));
   const std::vector<std::int64_t> labels = read_npy_integers(y);
   const std::size_t count = rows.values.size() / rows.dim;
   if (labels.size() != count) {

@@ -7,8 +7,7 @@ namespace cdgrab::data {
 
 std::vector<std::int64_t> different_labels(std::vector<std::int64_t> labels) {
   std::ranges::sort(labels);
-  const auto rest = std::ranges::unique(labels);
-  labels.erase(rest.begin(), rest.end());
+  labels.erase(std::unique(labels.begin(), labels.end()), labels.end());
   return labels;
 }
 

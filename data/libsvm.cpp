@@ -115,14 +115,14 @@ class Parser {
       fail_entry(entry, "the index is not a whole number");
     }
     const std::uint64_t most = like_ == nullptr ? kMaxIndex : like_->dim;
-    if (code != std::errc{} || index == 0 || index > most) {
-      lines_.fail(fmt::format("index {}; allowed are 1..{}{}", digits.substr(0, 24), most,
-                              index == 0 ? ": count from 1, add 1 to every index"
-                              : like_ == nullptr
-                                  ? ": number the features without large gaps"
-                                  : ", as in the training file: leave the other features out"));
+    const bool low_enough = code == std::errc{} && index <= most;
+    if (low_enough && index > 0) return index;
+    std::string_view remedy = ": count from 1, add 1 to every index";
+    if (!low_enough) {
+      remedy = like_ == nullptr ? ": number the features without large gaps"
+                                : ", as in the training file: leave the other features out";
     }
-    return index;
+    lines_.fail(fmt::format("index {}; allowed are 1..{}{}", digits.substr(0, 24), most, remedy));
   }
 
   [[noreturn]] void fail_entry(std::string_view entry, std::string_view problem) const {

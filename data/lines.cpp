@@ -17,7 +17,8 @@ namespace {
 constexpr std::size_t kFirstBuffer = std::size_t{1} << 16U;
 constexpr std::size_t kMaxLine = std::size_t{1} << 24U;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-constexpr std::string_view kSpace = " \t\r\v\f";
+
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 }  // namespace
 
@@ -78,16 +79,15 @@ std::string_view Lines::take(std::size_t length, std::size_t with_end) {
 void Lines::fail(std::string_view problem) const { file_.fail(fmt::format("line {}: {}", number_, problem)); }
 
 std::string_view take_word(std::string_view& rest) {
-  const std::size_t begin = std::min(rest.find_first_not_of(kSpace), rest.size());
-  const std::size_t end = std::min(rest.find_first_of(kSpace, begin), rest.size());
-  const std::string_view word = rest.substr(begin, end - begin);
-  rest.remove_prefix(end);
-  return word;
+  const auto begin = std::ranges::find_if_not(rest, is_space);
+  const auto end = std::find_if(begin, rest.end(), is_space);
+  rest = std::string_view(end, rest.end());
+  return {begin, end};
 }
 
 std::string_view trimmed(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
-  text.remove_suffix(text.size() - (text.find_last_not_of(kSpace) + 1));
+  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
   return text;
 }
 

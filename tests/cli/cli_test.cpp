@@ -73,7 +73,7 @@ TEST_F(Cli, HelpAndVersionAreData) {
 }
 
 TEST_F(Cli, UsageMistakesExitWithTwoAndNameTheNearest) {
-  expect_failure(2, {}, "allowed: herd, inspect");
+  expect_failure(2, {}, "allowed: train, tasks, herd, inspect");
   expect_failure(2, {"hred"}, "the nearest is `herd`");
   expect_failure(2, {"hred", "--rounds", "3"}, "the nearest is `herd`");
   expect_failure(2, {"--vesion"}, "the nearest is `--version`");

@@ -4,16 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <zlib.h>
 
 #include <array>
 #include <cstdint>
-#include <cstdlib>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "cdgrab/error.hpp"
+#include "data/files.hpp"
 #include "unit/temp_folder.hpp"
 
 namespace cdgrab::data {
@@ -23,6 +21,7 @@ namespace fs = std::filesystem;
 using test::message_of;
 using test::read_text;
 using test::TempFolder;
+using test::write_gz;
 using test::write_text;
 
 std::string big_endian(std::uint32_t value) {
@@ -35,12 +34,6 @@ std::string header(const std::vector<std::uint32_t>& shape, char type = 8) {
   std::string bytes{'\0', '\0', type, static_cast<char>(shape.size())};
   for (const std::uint32_t size : shape) bytes += big_endian(size);
   return bytes;
-}
-
-void write_gz(const fs::path& path, const std::string& content) {
-  gzFile file = gzopen(path.c_str(), "wb");
-  const bool written = gzwrite(file, content.data(), static_cast<unsigned>(content.size())) > 0;
-  if (gzclose(file) != Z_OK || !written) throw std::runtime_error("cannot write " + path.string());
 }
 
 long peak_memory_kb() {
@@ -201,10 +194,10 @@ TEST_F(Mnist, WhatDoesNotFitTogetherIsRefused) {
 }
 
 TEST(RealMnist, HasTheKnownSizesAndCounts) {
-  const char* data = std::getenv("CDGRAB_DATA");
-  if (data == nullptr) GTEST_SKIP() << "CDGRAB_DATA is not set: the files of MNIST were NOT read";
-  const LabelledImages train = read_mnist(fs::path(data) / "mnist", Split::kTrain);
-  const LabelledImages test = read_mnist(fs::path(data) / "mnist", Split::kTest);
+  const fs::path folder = test::real_data("mnist");
+  if (folder.empty()) GTEST_SKIP() << "CDGRAB_DATA is not set: the files of MNIST were NOT read";
+  const LabelledImages train = read_mnist(folder, Split::kTrain);
+  const LabelledImages test = read_mnist(folder, Split::kTest);
   EXPECT_EQ(train.images.shape, (std::vector<std::uint64_t>{60000, 28, 28}));
   EXPECT_EQ(test.images.shape, (std::vector<std::uint64_t>{10000, 28, 28}));
   std::array<int, 10> counts{};

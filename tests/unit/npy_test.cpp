@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -48,12 +49,29 @@ class Npy : public testing::Test {
     write_text(path_, content);
     return read_npy_order(path_);
   }
+  [[nodiscard]] std::vector<std::int64_t> integers(const std::string& content) const {
+    write_text(path_, content);
+    return read_npy_integers(path_);
+  }
   // Every message names the file and holds `part`.
   void expect_refused(const std::string& content, const std::string& part) const {
     check(message_of<FileError>([&] { static_cast<void>(matrix(content)); }), part);
   }
   void expect_order_refused(const std::string& content, const std::string& part) const {
     check(message_of<FileError>([&] { static_cast<void>(order(content)); }), part);
+  }
+  void expect_integers_refused(const std::string& content, const std::string& part) const {
+    check(message_of<FileError>([&] { static_cast<void>(integers(content)); }), part);
+  }
+  // The ends of T's range are read as they are.
+  template <class T>
+  void expect_integers(const std::string& descr) const {
+    constexpr T kLeast = std::numeric_limits<T>::min();
+    constexpr T kMost = sizeof(T) == 8 ? static_cast<T>(std::numeric_limits<std::int64_t>::max())
+                                       : std::numeric_limits<T>::max();
+    EXPECT_EQ(
+        integers(npy(dict(descr, "(2,)"), bytes_of<T>({kLeast, kMost}))),
+        (std::vector<std::int64_t>{static_cast<std::int64_t>(kLeast), static_cast<std::int64_t>(kMost)}));
   }
 
   TempFolder folder_;
@@ -215,6 +233,27 @@ TEST_F(Npy, EntriesThatAreNoIndexAreNamed) {
   std::vector<std::uint64_t> late(70000);
   late.back() = ~std::uint64_t{0};
   expect_order_refused(npy(dict("<u8", "(70000,)"), bytes_of(late)), "entry 69999 is 18446744073709551615");
+}
+
+TEST_F(Npy, IntegersOfAllEightTypesAreRead) {
+  expect_integers<std::int8_t>("|i1");
+  expect_integers<std::uint8_t>("|u1");
+  expect_integers<std::int16_t>("<i2");
+  expect_integers<std::uint16_t>("<u2");
+  expect_integers<std::int32_t>("<i4");
+  expect_integers<std::uint32_t>("<u4");
+  expect_integers<std::int64_t>("<i8");
+  expect_integers<std::uint64_t>("<u8");
+}
+
+TEST_F(Npy, WhatIsNotOneRowOfIntegersIsRefused) {
+  expect_integers_refused(npy(dict("<u8", "(2,)"), bytes_of<std::uint64_t>({1, std::uint64_t{1} << 63U})),
+                          "entry 1 is 9223372036854775808; a number up to 2^63 - 1 is allowed");
+  expect_integers_refused(
+      npy(dict("<f8", "(1,)"), bytes_of<double>({1})),
+      "dtype '<f8'; allowed are int64, int32, int16, int8, uint64, uint32, uint16, uint8");
+  expect_integers_refused(npy(dict("<i8", "(1, 1)"), bytes_of<std::int64_t>({1})),
+                          "the array has 2 dimensions");
 }
 
 TEST_F(Npy, AWrittenOrderIsReadBack) {
