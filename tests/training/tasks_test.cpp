@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -163,6 +164,16 @@ TEST_F(Files, WithoutAPenaltySeparableClassesCostNothingAtInfinity) {
   const auto best = optimum_of(*tiny("logistic", write("apart", "-1 1:-1\n+1 1:1\n")), 0.0);
   ASSERT_TRUE(best.has_value());
   EXPECT_LT(best->loss, 1e-5);
+}
+
+/// Values found by another solver, in Python.
+TEST(Optimum, IsTheKnownOneOfRealData) {
+  const char* folder = std::getenv("CDGRAB_DATA");
+  if (folder == nullptr) GTEST_SKIP() << "CDGRAB_DATA is not set";
+  const auto a9a = open_task("logistic", {.data = std::string(folder) + "/a9a/a9a.gz"}, {});
+  EXPECT_NEAR(optimum_of(*a9a, 1e-4)->loss, 0.3244834517, 1e-10);
+  const auto mnist = open_task("logistic", {.data = std::string(folder) + "/mnist", .examples = 1000}, {});
+  EXPECT_LT(optimum_of(*mnist, 1e-2)->gradient, 1e-8);
 }
 
 TEST(Mlp, TakesItsForecastsForSeen) {
