@@ -17,3 +17,12 @@ function(cdgrab_target_defaults target)
     target_link_options(${target} PUBLIC -fsanitize=${CDGRAB_SANITIZE})
   endif()
 endfunction()
+
+# The adapter's precompiled header: most of what it takes to compile a file that includes torch. It fits only what is
+# compiled as the adapter's own sources are.
+function(cdgrab_reuse_torch_header target)
+  target_compile_definitions(${target} PRIVATE cdgrab_torch_EXPORTS)
+  target_compile_options(${target} PRIVATE -fPIC)
+  target_link_libraries(${target} PRIVATE fmt::fmt-header-only)
+  target_precompile_headers(${target} REUSE_FROM cdgrab_torch)
+endfunction()
