@@ -21,9 +21,9 @@ constexpr double kLeft = 58.0;
 constexpr double kTop = 34.0;
 constexpr double kBottom = 48.0;
 constexpr double kLabelGap = 17.0;
-constexpr double kCharacter = 8.0;  // generous width of one at the label's size
+constexpr double kCharacter = 7.7;  // generous width of one at the label's size
 constexpr std::size_t kLongestLabel = 26;
-constexpr std::size_t kMostMarkers = 40;
+constexpr std::size_t kMostMarkers = 24;
 constexpr std::size_t kColours = 8;  // before they repeat
 
 /// Numbers to pixels along one axis.
@@ -87,9 +87,16 @@ struct Range {
   }
 };
 
+/// Of the points that have a y.
 Range x_range(const Chart& chart) {
   Range range;
-  for (const Series& series : chart.series) range.cover(series.x, chart.log_x);
+  for (const Series& series : chart.series) {
+    std::vector<double> shown;
+    for (std::size_t i = 0; i < series.x.size(); ++i) {
+      if (std::isfinite(series.y[i])) shown.push_back(series.x[i]);
+    }
+    range.cover(shown, chart.log_x);
+  }
   return range;
 }
 
@@ -132,7 +139,9 @@ Range padded(Range range, bool log) {
 }
 
 Axis make_y_axis(const Chart& chart, double bottom) {
-  const Range range = padded(y_range(chart), chart.log_y);
+  Range shown = y_range(chart);
+  if (chart.top && *chart.top > shown.low) shown.high = std::min(shown.high, *chart.top);
+  const Range range = padded(shown, chart.log_y);
   Axis axis{range.low, range.high, chart.log_y, bottom, kTop, {}};
   axis.ticks = ticks_for(range, chart.log_y, nice_step(range.high - range.low, 6.0));
   return axis;
@@ -250,7 +259,7 @@ double label_room(const Chart& chart) {
   std::size_t longest = 0;
   for (const Series& series : chart.series)
     longest = std::max(longest, std::min(series.name.size(), kLongestLabel));
-  return 24.0 + kCharacter * static_cast<double>(longest + 7);  // the name, and the value it ends with
+  return 24.0 + kCharacter * static_cast<double>(longest + 10);  // the name, and the value it ends with
 }
 
 EndLabel end_label(const Series& series, const std::string& colour, const Axis& x, const Axis& y) {
@@ -281,6 +290,13 @@ std::string draw_all(const Chart& chart) {
   const Axis x = make_x_axis(chart, right);
   const Axis y = make_y_axis(chart, bottom);
   std::string out = draw_grid(chart, x, y);
+  // An image within the image hides what leaves it.
+  if (chart.top) {
+    out += fmt::format(
+        "<svg x=\"0\" y=\"{0:.1f}\" width=\"{1:.1f}\" height=\"{2:.1f}\" viewBox=\"0 {0:.1f} {1:.1f} "
+        "{2:.1f}\">\n",
+        kTop - 4.0, kWidth, bottom - kTop + 8.0);
+  }
   std::vector<EndLabel> labels;
   std::size_t k = 0;
   for (const Series& series : chart.series) {
@@ -289,6 +305,7 @@ std::string draw_all(const Chart& chart) {
     out += draw_series(series, colour, x, y);
     labels.push_back(end_label(series, colour, x, y));
   }
+  if (chart.top) out += "</svg>\n";
   std::erase_if(labels, [](const EndLabel& label) { return label.text.empty(); });
   return out + draw_labels(std::move(labels), right, bottom);
 }

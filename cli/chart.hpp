@@ -3,6 +3,7 @@
 // serves light, dark and print.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,9 @@ struct Chart {
   std::string x_label;
   std::string y_label;
   bool log_x = false;
-  bool log_y = false;    ///< otherwise the axis fits the values and need not show zero
-  bool whole_x = false;  ///< x counts something: marks at whole numbers only
+  bool log_y = false;         ///< otherwise the axis fits the values and need not show zero
+  bool whole_x = false;       ///< x counts something: marks at whole numbers only
+  std::optional<double> top;  ///< of the y axis; what is above is cut off
   std::vector<Series> series;
 };
 

@@ -20,15 +20,16 @@ constexpr std::string_view kStyle = R"css(
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif; }
-main { max-width: 54rem; margin: 0 auto; padding: 3.5rem 1.5rem 4rem; }
+main { max-width: 62rem; margin: 0 auto; padding: 3.5rem 1.5rem 4rem; }
 .kicker { margin: 0 0 .6rem; color: var(--soft); font-size: .85rem; letter-spacing: .06em; text-transform: uppercase; }
 h1 { margin: 0 0 1rem; font-size: clamp(1.6rem, 4vw, 2.3rem); line-height: 1.18; font-weight: 650; letter-spacing: -.015em;
   text-wrap: balance; overflow-wrap: anywhere; }
 h2 { margin: 3.5rem 0 .8rem; font-size: 1.35rem; font-weight: 650; letter-spacing: -.01em; }
 h3, figcaption { margin: 0 0 .6rem; font-size: 1.05rem; font-weight: 650; } h3 { margin-top: 2rem; }
-.text { max-width: 42rem; margin: 0; color: var(--soft); }
-.notes { max-width: 48rem; margin: 1.2rem 0 0; padding-left: 1.1rem; color: var(--soft); font-size: .92rem; } .notes li + li { margin-top: .3rem; }
-.lead { max-width: 42rem; margin: 0 0 2rem; color: var(--soft); font-size: 1.05rem; }
+.text { max-width: 48rem; margin: 0; color: var(--soft); }
+.caption { max-width: 52rem; margin: .8rem 0 0; color: var(--soft); font-size: .88rem; }
+.notes { max-width: 52rem; margin: 1.2rem 0 0; padding-left: 1.1rem; font-size: .95rem; } .notes li + li { margin-top: .3rem; }
+.lead { max-width: 48rem; margin: 0 0 2rem; color: var(--soft); font-size: 1.05rem; }
 figure { margin: 2.2rem 0 0; }
 .chart { display: block; width: 100%; min-width: 36rem; height: auto; font-size: 12.5px; font-variant-numeric: tabular-nums; }
 .grid line { stroke: var(--line); } .grid .axis, .grid .tick { stroke: var(--soft); }
@@ -49,11 +50,11 @@ figure { margin: 2.2rem 0 0; }
 .scroll { overflow: auto; border-block: 1px solid var(--line); } .tall { max-height: 34rem; }
 .frame { overflow-x: auto; }
 table { width: 100%; border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .42rem .8rem; text-align: right; white-space: nowrap; }
+th, td { padding: .42rem .7rem; text-align: right; white-space: nowrap; } thead th { white-space: normal; min-width: 4.5rem; }
 th:first-child { padding-left: .2rem; text-align: left; } th:last-child, td:last-child { padding-right: .4rem; }
 thead th { position: sticky; top: 0; background: var(--paper); color: var(--soft); font-weight: 500; vertical-align: bottom;
   box-shadow: inset 0 -1px var(--line); }
-tbody th { font-weight: 600; } tbody tr + tr > * { border-top: 1px solid var(--line); }
+tbody th { font-weight: 600; white-space: normal; min-width: 12rem; } tbody tr + tr > * { border-top: 1px solid var(--line); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1.5rem; margin: 0; font-size: .92rem; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 pre { margin: 1.2rem 0 0; padding: .8rem 1rem; overflow-wrap: anywhere; white-space: pre-wrap; background: var(--band);
@@ -63,7 +64,7 @@ footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line);
   :root { color-scheme: light; --paper: #fff; --ink: #000; --soft: #444; --line: #ccc; --band: #f3f3f3;
     --s0: #1f5fbf; --s1: #c2410c; --s2: #0f766e; --s3: #7e22ce; --s4: #a16207; --s5: #be185d; --s6: #4d7c0f; --s7: #0e7490; }
   main { max-width: none; padding: 0; } .scroll, .frame { overflow: visible; max-height: none; } .chart { min-width: 0; } thead th { position: static; box-shadow: none; }
-  figure, tr, dl, pre { break-inside: avoid; } h2 { break-after: avoid; }
+  figure, tr, dl, pre { break-inside: avoid; } h2, h3, .text { break-after: avoid; }
 }
 )css";
 
@@ -133,6 +134,7 @@ std::string render_page(const Page& page) {
       escape_html(page.headline), kStyle, escape_html(page.kicker), escape_html(page.headline),
       escape_html(page.lead));
   out += render_table(page.summary, "scroll");
+  if (!page.caption.empty()) out += fmt::format("<p class=\"caption\">{}</p>\n", escape_html(page.caption));
   out += render_notes(page.notes);
   for (const Section& section : page.sections) out += render_section(section);
   for (const Table& table : page.details) {

@@ -33,7 +33,8 @@ struct Page {
   std::string headline;
   std::string lead;
   Table summary;
-  std::vector<std::string> notes;  ///< below the summary
+  std::string caption;             ///< how to read it
+  std::vector<std::string> notes;  ///< what to know before believing it
   std::vector<Section> sections;
   std::vector<Table> details;
   std::vector<std::pair<std::string, std::string>> settings;

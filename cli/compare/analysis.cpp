@@ -68,7 +68,7 @@ Curve curve_of(const CompareResult& result, const Recipe& recipe, double rate,
                const double EpochPoint::*value, double less) {
   Curve curve;
   const std::vector<const RunRecord*> runs = runs_of(result, recipe, rate);
-  for (std::size_t epoch = 0; epoch < result.epochs; ++epoch) {
+  for (std::size_t epoch = 0; epoch <= result.epochs; ++epoch) {
     std::vector<double> values;
     for (const RunRecord* run : runs) {
       if (epoch < run->epochs.size()) values.push_back(run->epochs[epoch].*value - less);
@@ -90,7 +90,7 @@ double lowest_of(const Curve& curve) {
 
 std::optional<std::size_t> first_epoch_at(const Curve& curve, double target) {
   for (std::size_t epoch = 0; epoch < curve.mean.size(); ++epoch) {
-    if (curve.mean[epoch] <= target) return epoch + 1;
+    if (curve.mean[epoch] <= target) return epoch;
   }
   return std::nullopt;
 }

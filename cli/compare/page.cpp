@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -44,7 +47,7 @@ Role role_of(const Recipe& recipe) {
 Table summary_table(const CompareResult& result, const std::vector<Entry>& entries) {
   Table table{"",
               {"", "Best rate", capitalised(loss_name(result)), "Max \u2212 min", "rr\u2019s best by epoch",
-               result.metric, "Time", "Memory"},
+               capitalised(result.metric), "Time", "Memory"},
               {}};
   for (const Entry& entry : entries) {
     const RelativeCost cost = relative_cost(result, entry.recipe.order);
@@ -62,13 +65,25 @@ Table summary_table(const CompareResult& result, const std::vector<Entry>& entri
   return table;
 }
 
+/// Without an optimum the first epochs fall so far that the rest would be one flat line: the axis ends where
+/// the highest order is after a fifth of the epochs.
+std::optional<double> top_of(const CompareResult& result, const std::vector<Series>& series) {
+  if (result.optimum || result.epochs < 5) return std::nullopt;
+  double top = -std::numeric_limits<double>::infinity();
+  for (const Series& one : series) {
+    for (std::size_t epoch = result.epochs / 5; epoch < one.high.size(); ++epoch)
+      top = std::fmax(top, one.high[epoch]);
+  }
+  return std::isfinite(top) ? std::optional(top) : std::nullopt;
+}
+
 std::string y_label(const CompareResult& result, bool log) {
   return loss_name(result) + (log ? ", log scale" : "");
 }
 
 std::vector<double> epochs_of(const CompareResult& result) {
   std::vector<double> x;
-  for (std::size_t epoch = 1; epoch <= result.epochs; ++epoch) x.push_back(static_cast<double>(epoch));
+  for (std::size_t epoch = 0; epoch <= result.epochs; ++epoch) x.push_back(static_cast<double>(epoch));
   return x;
 }
 
@@ -114,6 +129,7 @@ Chart epochs_chart(const CompareResult& result, std::span<const Entry> entries, 
   chart.y_label = y_label(result, chart.log_y);
   chart.whole_x = true;
   for (const Entry& entry : entries) chart.series.push_back(best_curve(result, entry, epochs_of(result)));
+  chart.top = top_of(result, chart.series);
   return chart;
 }
 
@@ -161,14 +177,20 @@ std::string section_title(const Recipe& recipe) {
                                               : fmt::format("{}, {} average", schedule, recipe.average));
 }
 
+/// The rates at which the figures show each order.
 std::string rates_text(std::span<const Entry> entries) {
   std::vector<std::string> rates;
+  std::set<double> distinct;
   for (const Entry& entry : entries) {
-    if (entry.best)
-      rates.push_back(fmt::format("{} {}", entry.recipe.order, format_short(entry.at_best().rate)));
+    if (!entry.best) continue;
+    distinct.insert(entry.at_best().rate);
+    rates.push_back(
+        fmt::format("\u201c{}\u201d at {}", entry.recipe.order, format_short(entry.at_best().rate)));
   }
-  return rates.empty() ? "Every run diverged."
-                       : fmt::format("Each at its own best rate: {}.", fmt::join(rates, ", "));
+  if (rates.empty()) return "Every run diverged.";
+  if (distinct.size() == 1)
+    return fmt::format("All at rate {}, the best of each.", format_short(*distinct.begin()));
+  return fmt::format("Each at its own best rate: {}.", fmt::join(rates, ", "));
 }
 
 /// `entries`: those of one schedule and average.
@@ -265,7 +287,7 @@ std::string end_text(const CompareResult& result, const Recipe& recipe, double r
 Table runs_table(const CompareResult& result, const std::vector<Entry>& entries) {
   Table table{"Every run", {"", "Rate", "Mean"}, {}};
   for (const std::uint64_t seed : result.seeds) table.head.push_back(fmt::format("Seed {}", seed));
-  table.head.push_back(result.metric);
+  table.head.push_back(capitalised(result.metric));
   for (const Entry& entry : entries) {
     for (const RateSummary& rate : entry.rates) {
       std::vector<std::string> row = {name_of(entry.recipe), format_short(rate.rate),
@@ -285,7 +307,7 @@ Table equal_rates_table(const CompareResult& result, const std::vector<Entry>& e
   for (const Entry& entry : entries) {
     table.rows.push_back({name_of(entry.recipe)});
     for (const RateSummary& rate : entry.rates) {
-      table.rows.back().push_back(rate.diverged > 0 ? "diverged" : format_number(rate.final.mean));
+      table.rows.back().push_back(format_deviation(rate.final.mean, kNotThere));
     }
   }
   return table;
@@ -335,7 +357,7 @@ std::string compare_page(const CompareResult& result, const std::vector<Entry>& 
   page.headline = quoted(verdict.headline);
   page.lead = quoted(verdict.sentence);
   page.summary = summary_table(result, entries);
-  page.notes.push_back(legend_text(result));
+  page.caption = legend_text(result);
   for (const std::string& note : verdict.notes) page.notes.push_back(capitalised(quoted(note)) + ".");
   const std::size_t orders = result.orders.size();
   for (std::size_t first = 0; first < entries.size(); first += orders) {

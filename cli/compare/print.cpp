@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <utility>
 
 #include "cdgrab/version.hpp"
@@ -51,7 +52,7 @@ std::string rates_table(const CompareResult& result, const std::vector<Entry>& e
   for (const Entry& entry : entries) {
     rows.push_back({entry.recipe.order, entry.recipe.schedule, entry.recipe.average});
     for (const RateSummary& rate : entry.rates) {
-      rows.back().push_back(rate.diverged > 0 ? "diverged" : format_number(rate.final.mean));
+      rows.back().push_back(format_deviation(rate.final.mean, kNotThere));
     }
   }
   return "\n" + align_columns(rows, 3);
@@ -60,6 +61,24 @@ std::string rates_table(const CompareResult& result, const std::vector<Entry>& e
 bool has_mark(const std::vector<Entry>& entries) {
   return std::any_of(entries.begin(), entries.end(),
                      [](const Entry& entry) { return entry.best && entry.edge != Edge::kInside; });
+}
+
+/// At spaces, where a line would be longer than a terminal that is not narrow.
+std::string wrapped(const std::string& text, const std::string& indent) {
+  constexpr std::size_t kLine = 100;
+  std::string out;
+  std::string line;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (!line.empty() && line.size() + 1 + word.size() > kLine) {
+      out += line + "\n";
+      line = indent;
+    } else if (!line.empty()) {
+      line += ' ';
+    }
+    line += word;
+  }
+  return out + line + "\n";
 }
 
 /// JSON has no infinity and no NaN.
@@ -129,7 +148,7 @@ std::string best_rate_text(const Entry& entry) {
 
 std::string seeds_spread_text(const Entry& entry) {
   if (!entry.best || std::isnan(entry.at_best().final.deviation)) return "-";
-  return fmt::format("{:.1e}", entry.at_best().final.high - entry.at_best().final.low);
+  return fmt::format("{:#.2g}", entry.at_best().final.high - entry.at_best().final.low);
 }
 
 std::string compare_tables(const CompareResult& result, const std::vector<Entry>& entries,
@@ -137,8 +156,8 @@ std::string compare_tables(const CompareResult& result, const std::vector<Entry>
   std::string out = best_table(result, entries);
   if (has_mark(entries)) out += "* the best rate lies at the edge of those tried\n";
   out += rates_table(result, entries);
-  out += "\n" + verdict.sentence + "\n";
-  for (const std::string& note : verdict.notes) out += "  note: " + note + "\n";
+  out += "\n" + wrapped(verdict.sentence, "");
+  for (const std::string& note : verdict.notes) out += wrapped("- " + note, "  ");
   return out;
 }
 

@@ -40,8 +40,8 @@ struct RunRecord {
   Recipe recipe;
   double rate = 0.0;
   std::uint64_t seed = 0;
-  std::vector<EpochPoint> epochs;
-  bool diverged = false;  ///< `epochs` may then be short
+  std::vector<EpochPoint> epochs;  ///< [e] after e epochs; [0] is where it began
+  bool diverged = false;           ///< `epochs` may then be short
 
   bool operator==(const RunRecord&) const = default;
 };

@@ -36,11 +36,7 @@ Match match_among(const std::vector<Entry>& entries, const Admits& admits) {
           lowest_entry(entries, [&](const Entry& e) { return !is_baseline(e) && admits(e); })};
 }
 
-std::string final_text(const Entry& entry) {
-  const RateSummary& best = entry.at_best();
-  return fmt::format("{} at rate {}", format_deviation(best.final.mean, best.final.deviation),
-                     format_short(best.rate));
-}
+std::string final_text(const Entry& entry) { return format_deviation(entry.at_best().final.mean, kNotThere); }
 
 /// How much lower `low` is than `high`: a factor where losses count from the optimum, else a difference.
 std::string distance(const CompareResult& result, const Spread& low, const Spread& high) {
@@ -50,7 +46,7 @@ std::string distance(const CompareResult& result, const Spread& low, const Sprea
   return fmt::format("{} lower", format_short(high.mean - low.mean));
 }
 
-/// "`pair` ends 12 times nearer the optimum than `rr` (6.9e-05 ± .. at rate .. against ..)".
+/// "`pair` ends 12 times nearer the optimum than `rr` (6.93e-05 against 8.50e-04)".
 std::string outcome(const CompareResult& result, const Match& match) {
   const bool other_lower = match.other_final().mean <= match.baseline_final().mean;
   const Entry& low = other_lower ? *match.other : *match.baseline;
