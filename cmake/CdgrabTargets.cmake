@@ -17,3 +17,10 @@ function(cdgrab_target_defaults target)
     target_link_options(${target} PUBLIC -fsanitize=${CDGRAB_SANITIZE})
   endif()
 endfunction()
+
+# The adapter's precompiled header: most of what it takes to compile a file that includes torch. The definition is
+# one that it was made with.
+function(cdgrab_reuse_torch_header target)
+  target_compile_definitions(${target} PRIVATE cdgrab_torch_EXPORTS)
+  target_precompile_headers(${target} REUSE_FROM cdgrab_torch)
+endfunction()

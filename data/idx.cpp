@@ -9,12 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "cdgrab/error.hpp"
+#include "data/folder.hpp"
 #include "data/gz_file.hpp"
 
 namespace cdgrab::data {
@@ -104,11 +105,7 @@ std::vector<std::uint8_t> read_values(GzFile& file, const std::vector<std::uint6
 }
 
 fs::path find_file(const fs::path& folder, const std::string& name) {
-  std::error_code ignored;
-  for (const char* ending : {"", ".gz"}) {
-    const fs::path path = folder / (name + ending);
-    if (fs::exists(path, ignored)) return path;
-  }
+  if (const std::optional<fs::path> path = find_plain_or_gz(folder, name)) return *path;
   throw FileError("read_mnist", fmt::format("\"{}\" has neither \"{}\" nor \"{}.gz\"; name the folder that "
                                             "has the four files of MNIST, as they were downloaded",
                                             folder.string(), name, name));

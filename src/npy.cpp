@@ -249,6 +249,14 @@ struct DataType {
 constexpr std::array<DataType, 2> kMatrixTypes{{{"<f4", "float32", 4}, {"<f8", "float64", 8}}};
 constexpr std::array<DataType, 4> kOrderTypes{
     {{"<i4", "int32", 4}, {"<i8", "int64", 8}, {"<u4", "uint32", 4}, {"<u8", "uint64", 8}}};
+constexpr std::array<DataType, 8> kIntegerTypes{{{"<i8", "int64", 8},
+                                                 {"<i4", "int32", 4},
+                                                 {"<i2", "int16", 2},
+                                                 {"|i1", "int8", 1},
+                                                 {"<u8", "uint64", 8},
+                                                 {"<u4", "uint32", 4},
+                                                 {"<u2", "uint16", 2},
+                                                 {"|u1", "uint8", 1}}};
 
 const DataType& find_type(const Header& header, std::span<const DataType> allowed, const Source& source) {
   const std::string_view descr = header.descr;
@@ -357,25 +365,39 @@ Matrix<T> read_values(const io::InputFile& file, const Header& header, const Sou
   return matrix;
 }
 
-template <class T>
-std::vector<Index> read_indices(const io::InputFile& file, const Header& header, const Source& source) {
+// `convert(entry, its position)` refuses an entry or makes it an Out.
+template <class T, class Out, class Convert>
+std::vector<Out> read_entries(const io::InputFile& file, const Header& header, const Source& source,
+                              const Convert& convert) {
   constexpr std::size_t kChunk = 64 * 1024;
   const std::uint64_t count = require_size(header, sizeof(T), file, source);
   require_count(count, source);
-  std::vector<Index> order = allocate<Index>(count, source);
-  std::vector<T> chunk(std::min(kChunk, order.size()));
-  for (std::size_t start = 0; start < order.size(); start += kChunk) {
-    const std::span<T> entries = std::span(chunk).first(std::min(kChunk, order.size() - start));
+  std::vector<Out> all = allocate<Out>(count, source);
+  std::vector<T> chunk(std::min(kChunk, all.size()));
+  for (std::size_t start = 0; start < all.size(); start += kChunk) {
+    const std::span<T> entries = std::span(chunk).first(std::min(kChunk, all.size() - start));
     file.read_at(header.data_offset + start * sizeof(T), std::as_writable_bytes(entries));
-    for (std::size_t k = 0; k < entries.size(); ++k) {
-      if (!std::in_range<Index>(entries[k]) || static_cast<Index>(entries[k]) >= kMaxExamples) {
-        source.fail(fmt::format("entry {} is {}; an index is allowed to be 0..{}: save the order again",
-                                start + k, entries[k], kMaxExamples - 1));
-      }
-      order[start + k] = static_cast<Index>(entries[k]);
-    }
+    for (std::size_t k = 0; k < entries.size(); ++k) all[start + k] = convert(entries[k], start + k);
   }
-  return order;
+  return all;
+}
+
+// A 1-d array of one of `types`.
+template <class Out, class Convert>
+std::vector<Out> read_array(const io::InputFile& file, const Source& source, std::span<const DataType> types,
+                            const Convert& convert) {
+  const Header header = read_header(file, source);
+  const std::string_view descr = find_type(header, types, source).descr;
+  require_dims(header, 1, "save array.ravel()", source);
+  const auto read_as = [&]<class T>(T) { return read_entries<T, Out>(file, header, source, convert); };
+  if (descr == "|i1") return read_as(std::int8_t{});
+  if (descr == "|u1") return read_as(std::uint8_t{});
+  if (descr == "<i2") return read_as(std::int16_t{});
+  if (descr == "<u2") return read_as(std::uint16_t{});
+  if (descr == "<i4") return read_as(std::int32_t{});
+  if (descr == "<u4") return read_as(std::uint32_t{});
+  if (descr == "<i8") return read_as(std::int64_t{});
+  return read_as(std::uint64_t{});
 }
 
 // The dict padded with spaces and ended by a newline, so that the data start at a multiple of 64.
@@ -406,13 +428,25 @@ AnyMatrix read_npy_matrix(const std::filesystem::path& path) {
 std::vector<Index> read_npy_order(const std::filesystem::path& path) {
   const Source source{"read_npy_order", path.string()};
   const io::InputFile file(path, source.where);
-  const Header header = read_header(file, source);
-  const DataType& type = find_type(header, kOrderTypes, source);
-  require_dims(header, 1, "save array.ravel()", source);
-  if (type.descr == "<i4") return read_indices<std::int32_t>(file, header, source);
-  if (type.descr == "<i8") return read_indices<std::int64_t>(file, header, source);
-  if (type.descr == "<u4") return read_indices<std::uint32_t>(file, header, source);
-  return read_indices<std::uint64_t>(file, header, source);
+  return read_array<Index>(file, source, kOrderTypes, [&](auto entry, std::size_t position) {
+    if (!std::in_range<Index>(entry) || static_cast<Index>(entry) >= kMaxExamples) {
+      source.fail(fmt::format("entry {} is {}; an index is allowed to be 0..{}: save the order again",
+                              position, entry, kMaxExamples - 1));
+    }
+    return static_cast<Index>(entry);
+  });
+}
+
+std::vector<std::int64_t> read_npy_integers(const std::filesystem::path& path) {
+  const Source source{"read_npy_integers", path.string()};
+  const io::InputFile file(path, source.where);
+  return read_array<std::int64_t>(file, source, kIntegerTypes, [&](auto entry, std::size_t position) {
+    if (!std::in_range<std::int64_t>(entry)) {
+      source.fail(fmt::format("entry {} is {}; a number up to 2^63 - 1 is allowed: save smaller ones",
+                              position, entry));
+    }
+    return static_cast<std::int64_t>(entry);
+  });
 }
 
 void write_npy_order(const std::filesystem::path& path, std::span<const Index> order) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// NumPy's .npy files: matrices of vectors in, orders in and out. Everything is validated before
+// NumPy's .npy files: matrices of vectors and integers in, orders in and out. Everything is validated before
 // anything is allocated; nothing in a file is ever executed.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <variant>
@@ -29,6 +30,9 @@ AnyMatrix read_npy_matrix(const std::filesystem::path& path);
 
 /// Reads a 1-d array of int32, int64, uint32 or uint64 as indices. Throws FileError.
 std::vector<Index> read_npy_order(const std::filesystem::path& path);
+
+/// Reads a 1-d array of int8 .. int64 or uint8 .. uint64. Throws FileError, also for a number above 2^63 - 1.
+std::vector<std::int64_t> read_npy_integers(const std::filesystem::path& path);
 
 /// Writes int64, beside and renamed: the file is whole or not there. Throws FileError.
 void write_npy_order(const std::filesystem::path& path, std::span<const Index> order);

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "training/run.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
+#include <variant>
+
+#include "cdgrab/error.hpp"
+#include "cdgrab/stopwatch.hpp"
+#include "cdgrab/torch/sampler.hpp"
+#include "tasks/task.hpp"
+#include "training/average.hpp"
+#include "training/optimizer.hpp"
+#include "training/schedule.hpp"
+
+namespace cdgrab::training {
+namespace {
+
+using at::Tensor;
+using nlohmann::ordered_json;
+using tasks::Task;
+
+constexpr double kNotFinite = std::numeric_limits<double>::quiet_NaN();
+constexpr std::string_view kSamplerKeys = "sampler.";
+
+std::uint64_t hash_bytes(const void* data, std::size_t count) {
+  std::uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (std::size_t i = 0; i < count; ++i) hash = (hash ^ bytes[i]) * 0x100000001B3ULL;
+  return hash;
+}
+
+double sum_of(const cdgrab::torch::ObserveTimings& t) {
+  return t.walk + t.gradients + t.products + t.signs + t.update + t.order;
+}
+
+/// Index by index what the sampler handed out; valid as long as that is.
+Tensor as_tensor(std::vector<std::size_t>& examples) {
+  static_assert(sizeof(std::size_t) == sizeof(std::int64_t));
+  return at::from_blob(examples.data(), {static_cast<std::int64_t>(examples.size())}, at::kLong);
+}
+
+cdgrab::torch::Sampler make_sampler(const Task& task, const tasks::Model& model, const Order& order,
+                                    const Settings& settings) {
+  SamplerOptions options;
+  options.seed = settings.seed;
+  options.record_herding = settings.herding;
+  options.record_timings = true;
+  if (order.spec.sketch.kind == SketchKind::kKron)
+    for (const Tensor& p : model.parameters())
+      options.shapes.emplace_back(p.sizes().begin(), p.sizes().end());
+  return {task.examples(), print_spec(order.spec), std::move(options)};
+}
+
+/// T is the type of the weights.
+template <class T>
+class Typed {
+ public:
+  Typed(const tasks::Model& model, const tasks::Recipe& recipe)
+      : weights_(model.weights().mutable_data_ptr<T>(), static_cast<std::size_t>(model.weights().numel())),
+        gradient_(model.gradient().const_data_ptr<T>(), weights_.size()),
+        optimizer_(recipe, weights_.size()) {}
+
+  void step(double rate) { optimizer_.step(weights_, gradient_, rate); }
+  void add_to(TailAverage& average) const { average.add<T>(weights_); }
+  [[nodiscard]] double squared_length() const {
+    return std::inner_product(weights_.begin(), weights_.end(), weights_.begin(), 0.0, std::plus<>(),
+                              [](T a, T b) { return static_cast<double>(a) * static_cast<double>(b); });
+  }
+  /// Calls look() with the average as weights, and puts them back.
+  template <class Look>
+  void with(const TailAverage& average, const Look& look) {
+    const std::vector<T> own(weights_.begin(), weights_.end());
+    average.mean<T>(weights_);
+    look();
+    std::copy(own.begin(), own.end(), weights_.begin());
+  }
+  [[nodiscard]] std::uint64_t hash() const { return hash_bytes(weights_.data(), weights_.size_bytes()); }
+  [[nodiscard]] std::vector<double> copy() const { return {weights_.begin(), weights_.end()}; }
+
+  void save(State& state) const {
+    state.set<T>("weights", weights_);
+    optimizer_.save(state);
+  }
+  void load(const State& state) {
+    const std::vector<T> weights = state.elements<T>("weights", weights_.size());
+    optimizer_.load(state);
+    std::copy(weights.begin(), weights.end(), weights_.begin());
+  }
+
+ private:
+  std::span<T> weights_;
+  std::span<const T> gradient_;
+  WeightOptimizer<T> optimizer_;
+};
+
+using AnyTyped = std::variant<Typed<float>, Typed<double>>;
+
+AnyTyped make_typed(const tasks::Model& model, const Settings& settings) {
+  if (settings.source.wide) return Typed<double>(model, settings.recipe);
+  return Typed<float>(model, settings.recipe);
+}
+
+}  // namespace
+
+class Run::Impl {
+ public:
+  Impl(std::shared_ptr<const Task> task, const Settings& settings)
+      : settings_(settings),
+        order_(parse_order(settings.order)),
+        task_(std::move(task)),
+        facts_(facts_of(*task_)),
+        model_(task_->make_model(settings.seed)),
+        sampler_(make_sampler(*task_, model_, order_, settings)),
+        schedule_(settings.recipe, steps_per_epoch() * settings.recipe.epochs),
+        typed_(make_typed(model_, settings)) {}
+
+  bool step();
+  [[nodiscard]] bool finished() const {
+    return !records_.empty() &&
+           (records_.back().diverged || records_.back().epoch >= settings_.recipe.epochs);
+  }
+  [[nodiscard]] std::uint64_t steps_per_epoch() const {
+    return (task_->examples() + settings_.recipe.batch - 1) / settings_.recipe.batch;
+  }
+  [[nodiscard]] std::uint64_t weights_hash() const {
+    return std::visit([](const auto& typed) { return typed.hash(); }, typed_);
+  }
+  std::uint64_t average_hash();
+  [[nodiscard]] Memory memory() const;
+  [[nodiscard]] State state();
+  void load(const State& state);
+  [[nodiscard]] std::vector<double> weights() const {
+    return std::visit([](const auto& typed) { return typed.copy(); }, typed_);
+  }
+
+  Settings settings_;
+  Order order_;
+  std::shared_ptr<const Task> task_;
+  TaskFacts facts_;
+  tasks::Model model_;
+  cdgrab::torch::Sampler sampler_;
+  RateSchedule schedule_;
+  AnyTyped typed_;
+  TailAverage average_;
+  std::vector<EpochRecord> records_;
+  std::uint64_t steps_ = 0;
+
+ private:
+  [[nodiscard]] bool observes() const {
+    return order_.spec.balances() || order_.spec.name == OrderName::kGreedy || settings_.herding;
+  }
+  [[nodiscard]] bool averages() const {
+    return settings_.average == Average::kTail &&
+           records_.size() > TailAverage::first_epoch(settings_.recipe.epochs);
+  }
+  /// The loss that was differentiated.
+  double train_on(std::vector<std::size_t>& examples);
+  void end_epoch(bool diverged);
+  Score score();
+  void observe(const Tensor& loss, std::size_t batch);
+
+  Seconds seconds_;             ///< of the epoch under way
+  std::vector<double> losses_;  ///< of the training examples, as evaluated last
+};
+
+bool Run::Impl::step() {
+  if (finished()) throw UserError("Run::step", "the run is finished; no step is left, make another run");
+  at::set_num_threads(static_cast<int>(settings_.threads));
+  if (records_.empty()) {
+    end_epoch(false);
+    return true;
+  }
+  auto examples = sampler_.next(settings_.recipe.batch);
+  if (!examples) throw InvariantError("Run::step", "an epoch without examples");
+  const double loss = train_on(*examples);
+  ++steps_;
+  const bool through = sampler_.core().position().handed_out >= sampler_.core().length();
+  if (!std::isfinite(loss) || through) end_epoch(!std::isfinite(loss));
+  return !std::isfinite(loss) || through;
+}
+
+double Run::Impl::train_on(std::vector<std::size_t>& examples) {
+  const double observed_before = observes() ? sum_of(sampler_.timings()) : 0.0;
+  double elapsed = 0.0;
+  double value = 0.0;
+  {
+    const Stopwatch watch(&elapsed);
+    const Tensor loss = task_->loss(model_.network(), task_->training().select(as_tensor(examples)));
+    value = loss.item<double>();
+    if (!std::isfinite(value)) return value;
+    const bool by_step = order_.spec.unit > 1;
+    if (observes() && !by_step) sampler_.observe(loss, static_cast<std::int64_t>(examples.size()));
+    model_.gradient().zero_();
+    loss.backward();
+    if (observes() && by_step) sampler_.observe_microbatch(model_.parameters());
+    const double rate = schedule_.rate(steps_);
+    std::visit(
+        [&](auto& typed) {
+          typed.step(rate);
+          if (averages()) typed.add_to(average_);
+        },
+        typed_);
+  }
+  const double observing = observes() ? sum_of(sampler_.timings()) - observed_before : 0.0;
+  seconds_.observing += observing;
+  seconds_.training += elapsed - observing;
+  return value;
+}
+
+void Run::Impl::end_epoch(bool diverged) {
+  EpochRecord record;
+  record.epoch = records_.size();
+  record.lr = schedule_.rate(steps_ == 0 ? 0 : steps_ - 1);
+  {
+    const Stopwatch watch(&seconds_.evaluating);
+    if (average_.count() > 0 && !diverged)
+      std::visit([&](auto& typed) { typed.with(average_, [&] { record.average = score(); }); }, typed_);
+    record.last = diverged ? Score{kNotFinite, kNotFinite} : score();
+  }
+  record.diverged = diverged || !std::isfinite(record.last.loss);
+  if (record.epoch > 0 && !record.diverged) {
+    const Stopwatch watch(&seconds_.observing);
+    if (order_.curriculum) sampler_.core().set_scores(losses_);
+    sampler_.end_epoch();
+    if (settings_.herding) record.herding = sampler_.core().herding();
+    schedule_.end_epoch(record.last.loss);
+  }
+  record.seconds = std::exchange(seconds_, {});
+  records_.push_back(record);
+}
+
+Score Run::Impl::score() {
+  losses_ = task_->training_losses(model_.network());
+  const double mean =
+      std::accumulate(losses_.begin(), losses_.end(), 0.0) / static_cast<double>(losses_.size());
+  const double squares = std::visit([](const auto& typed) { return typed.squared_length(); }, typed_);
+  return {mean + 0.5 * settings_.recipe.l2 * squares, task_->measure(model_.network())};
+}
+
+std::uint64_t Run::Impl::average_hash() {
+  if (average_.count() == 0) return 0;
+  std::uint64_t hash = 0;
+  std::visit([&](auto& typed) { typed.with(average_, [&] { hash = typed.hash(); }); }, typed_);
+  return hash;
+}
+
+Memory Run::Impl::memory() const {
+  const std::size_t weights = model_.weights().nbytes();
+  const std::size_t n = task_->examples();
+  Memory memory;
+  memory.data = task_->data_bytes();
+  memory.model = 2 * weights;
+  memory.optimizer = weights * (settings_.recipe.optimizer == tasks::Optimizer::kAdamW ? 2 : 1);
+  if (settings_.average == Average::kTail) memory.optimizer += 8 * facts_.parameters;
+  memory.order = n * 2 * sizeof(Index);
+  // An accumulator per node of the tree, and two more vectors for a mean or a carried partner.
+  if (order_.spec.balances()) memory.order += weights * ((std::size_t{1} << order_.spec.levels()) + 1);
+  if (settings_.herding || order_.spec.name == OrderName::kGreedy) memory.order += n * weights;
+  return memory;
+}
+
+State Run::Impl::state() {
+  State state;
+  state.set("kind", std::string("run"));
+  state.set("settings", to_json(settings_).dump());
+  state.set("data.fingerprint", static_cast<std::int64_t>(task_->fingerprint()));
+  ordered_json records = ordered_json::array();
+  for (const EpochRecord& record : records_) records.push_back(to_json(record, facts_.metric));
+  state.set("records", records.dump());
+  state.set("steps", static_cast<std::int64_t>(steps_));
+  for (const auto& [name, part] :
+       {std::pair{"seconds.training", seconds_.training}, std::pair{"seconds.observing", seconds_.observing},
+        std::pair{"seconds.evaluating", seconds_.evaluating}})
+    state.set(name, part);
+  std::visit([&](const auto& typed) { typed.save(state); }, typed_);
+  schedule_.save(state);
+  average_.save(state);
+  for (const auto& [key, value] : sampler_.core().state().entries())
+    std::visit([&](const auto& v) { state.set(std::string(kSamplerKeys) + key, v); }, value);
+  return state;
+}
+
+void Run::Impl::load(const State& state) {
+  const Settings stored = settings_of(state);
+  const ordered_json there = to_json(stored);
+  const ordered_json here = to_json(settings_);
+  for (const auto& [name, value] : here.items())
+    if (there.at(name) != value)
+      throw StateMismatch("Run::load", fmt::format("'{}' is {} in the checkpoint and {} here; go on with the "
+                                                   "same settings, or start another run",
+                                                   name, there.at(name).dump(), value.dump()));
+  if (state.integer("data.fingerprint") != static_cast<std::int64_t>(task_->fingerprint()))
+    throw StateMismatch("Run::load",
+                        "the examples are not those that the checkpoint was trained on; put the same data "
+                        "back, or start another run");
+  State sampler;
+  for (const auto& [key, value] : state.entries())
+    if (key.starts_with(kSamplerKeys))
+      std::visit([&](const auto& v) { sampler.set(key.substr(kSamplerKeys.size()), v); }, value);
+  std::vector<EpochRecord> records;
+  for (const ordered_json& record : ordered_json::parse(state.text("records")))
+    records.push_back(record_from_json(record));
+  sampler_.load_state(sampler);
+  std::visit([&](auto& typed) { typed.load(state); }, typed_);
+  schedule_.load(state);
+  average_.load(state, facts_.parameters);
+  records_ = std::move(records);
+  steps_ = static_cast<std::uint64_t>(state.integer("steps"));
+  seconds_ = {state.number("seconds.training"), state.number("seconds.observing"),
+              state.number("seconds.evaluating")};
+}
+
+std::shared_ptr<const Task> open(const Settings& settings) {
+  check_settings(settings);
+  at::set_num_threads(static_cast<int>(settings.threads));
+  return tasks::open_task(settings.task, settings.source, settings.sizes);
+}
+
+TaskFacts facts_of(const Task& task) {
+  const tasks::Metric metric = task.metric();
+  return {task.examples(), static_cast<std::size_t>(task.validation().size()),
+          static_cast<std::size_t>(task.make_model(0).weights().numel()), metric.name,
+          metric.larger_is_better};
+}
+
+Settings settings_of(const State& state) {
+  if (!state.contains("settings"))
+    throw StateMismatch("checkpoint",
+                        "this is a state of cdgrab, but not of a run; name the folder that "
+                        "`cdgrab train --out` wrote");
+  return settings_from_json(ordered_json::parse(state.text("settings")));
+}
+
+Run::Run(std::shared_ptr<const Task> task, const Settings& settings) {
+  check_settings(settings);
+  if (settings.recipe.batch > task->examples())
+    throw UserError("--batch", fmt::format("{} examples in a step, but there are {}; give at most as many",
+                                           settings.recipe.batch, task->examples()));
+  impl_ = std::make_unique<Impl>(std::move(task), settings);
+}
+
+Run::~Run() = default;
+Run::Run(Run&&) noexcept = default;
+Run& Run::operator=(Run&&) noexcept = default;
+
+bool Run::step() { return impl_->step(); }
+
+const EpochRecord& Run::epoch() {
+  while (!step()) {
+  }
+  return records().back();
+}
+
+bool Run::finished() const { return impl_->finished(); }
+const Settings& Run::settings() const { return impl_->settings_; }
+const TaskFacts& Run::facts() const { return impl_->facts_; }
+const std::vector<EpochRecord>& Run::records() const { return impl_->records_; }
+std::uint64_t Run::steps_done() const { return impl_->steps_; }
+std::uint64_t Run::steps_per_epoch() const { return impl_->steps_per_epoch(); }
+std::uint64_t Run::weights_hash() const { return impl_->weights_hash(); }
+std::uint64_t Run::average_hash() const { return impl_->average_hash(); }
+Memory Run::memory() const { return impl_->memory(); }
+State Run::state() const { return impl_->state(); }
+void Run::load(const State& state) { impl_->load(state); }
+std::vector<double> Run::weights() const { return impl_->weights(); }
+
+}  // namespace cdgrab::training

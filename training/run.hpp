@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// One model trained in one order from one seed. Knows no torch: what plans and prints need not include it.
+//
+//   auto task = training::open(settings);          // once for all runs on these examples
+//   training::Run run(task, settings);
+//   while (!run.finished()) if (run.step()) use(run.records().back());
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cdgrab/state.hpp"
+#include "training/record.hpp"
+#include "training/settings.hpp"
+
+namespace cdgrab::training {
+
+/// Bytes, as far as they can be told before the first step.
+struct Memory {
+  std::size_t data = 0;       ///< examples
+  std::size_t model = 0;      ///< weights and their gradient
+  std::size_t optimizer = 0;  ///< momentum and what else it keeps, and the average
+  std::size_t order = 0;      ///< what the order keeps between steps
+};
+
+/// What a task is once its examples are there.
+struct TaskFacts {
+  std::size_t examples = 0;
+  std::size_t validation_examples = 0;
+  std::size_t parameters = 0;
+  std::string metric;
+  bool larger_is_better = false;
+};
+
+/// Reads or generates the examples that `settings` names. Checks the settings against them.
+std::shared_ptr<const tasks::Task> open(const Settings& settings);
+TaskFacts facts_of(const tasks::Task& task);
+
+/// Runs with the same task, seed and sizes begin with the same weights and, unless the order draws with
+/// replacement or is given, with the same first order. Several may be under way by turns, in one thread.
+class Run {
+ public:
+  /// Throws UserError for settings that do not fit the task.
+  Run(std::shared_ptr<const tasks::Task> task, const Settings& settings);
+  ~Run();
+  Run(Run&&) noexcept;
+  Run& operator=(Run&&) noexcept;
+
+  /// One step of the optimizer. True if an epoch ended with it: then records() has one more. The first call
+  /// only evaluates the initial weights, record 0.
+  bool step();
+  /// Steps until an epoch has ended; what records() then ends with.
+  const EpochRecord& epoch();
+  /// All epochs are done, or a loss was not finite.
+  [[nodiscard]] bool finished() const;
+
+  [[nodiscard]] const Settings& settings() const;
+  [[nodiscard]] const TaskFacts& facts() const;
+  [[nodiscard]] const std::vector<EpochRecord>& records() const;
+  [[nodiscard]] std::uint64_t steps_done() const;
+  [[nodiscard]] std::uint64_t steps_per_epoch() const;
+  /// Of the bytes of the weights; and of their tail average, 0 if there is none.
+  [[nodiscard]] std::uint64_t weights_hash() const;
+  [[nodiscard]] std::uint64_t average_hash() const;
+  [[nodiscard]] Memory memory() const;
+
+  /// Everything, between any two steps; load() takes it into a run made of the same task and settings, which
+  /// then goes on as if it had never stopped. Throws StateMismatch for any other.
+  [[nodiscard]] State state() const;
+  void load(const State& state);
+
+  /// A copy, as float64.
+  [[nodiscard]] std::vector<double> weights() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The settings of the run that a state is of.
+Settings settings_of(const State& state);
+
+}  // namespace cdgrab::training
