@@ -107,6 +107,8 @@ std::string run_line(const RunRecord& run) {
   return line.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+RunRecord parse_run_line(const std::string& line) { return parse_run(json::parse(line)); }
+
 RunStore::RunStore(fs::path file, const Settings& settings) : file_(std::move(file)) {
   descriptor_ = open(file_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail(file_, "write");
@@ -144,6 +146,8 @@ void RunStore::read(const std::string& text, const Settings& settings) {
         if (line.at("format") != kFormat)
           throw std::runtime_error("a format that this version does not know");
         require_same(file_, line.at("settings"), settings);
+      } else if (line.at("event") == "optimum") {
+        optimum_ = line.at("loss").get<double>();
       } else {
         runs_.push_back(parse_run(line));
       }
@@ -179,6 +183,11 @@ void RunStore::add(std::span<const RunRecord> runs) {
   for (const RunRecord& run : runs) lines += run_line(run) + "\n";
   append(lines);
   runs_.insert(runs_.end(), runs.begin(), runs.end());
+}
+
+void RunStore::keep_optimum(double loss) {
+  append(json{{"event", "optimum"}, {"loss", loss}}.dump() + "\n");
+  optimum_ = loss;
 }
 
 }  // namespace cdgrab::cli

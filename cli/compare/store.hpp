@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,8 @@ namespace cdgrab::cli {
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 std::string run_line(const RunRecord& run);
+/// Throws what nlohmann::json throws, or std::runtime_error, for what run_line() did not write.
+RunRecord parse_run_line(const std::string& line);
 
 class RunStore {
  public:
@@ -30,8 +33,12 @@ class RunStore {
   /// Null if it has not been run.
   [[nodiscard]] const RunRecord* find(const Recipe& recipe, double rate, std::uint64_t seed) const;
 
-  /// All of them or none are there after a crash.
+  /// Written at once, before it returns.
   void add(std::span<const RunRecord> runs);
+
+  /// The smallest loss there is, if it has been kept.
+  [[nodiscard]] std::optional<double> optimum() const { return optimum_; }
+  void keep_optimum(double loss);
 
  private:
   void read(const std::string& text, const Settings& settings);
@@ -40,6 +47,7 @@ class RunStore {
   std::filesystem::path file_;
   int descriptor_ = -1;
   std::vector<RunRecord> runs_;
+  std::optional<double> optimum_;
 };
 
 }  // namespace cdgrab::cli
