@@ -228,8 +228,10 @@ class Comparison {
     std::vector<Piece> pieces;
     began_ = Clock::now();
     for (const Training& training : missing_) {
-      pieces.push_back({[this, training](const Send& send) { train(task_, plan_, training, send); },
-                        [this, training](const std::string& line) { take_line(training, line); }});
+      const auto arrived = std::make_shared<std::vector<RunRecord>>();
+      pieces.push_back(
+          {[this, training](const Send& send) { train(task_, plan_, training, send); },
+           [this, training, arrived](const std::string& line) { take_line(training, *arrived, line); }});
     }
     try {
       run_in_processes(pieces, jobs(), [&] { show_progress(); });
@@ -242,23 +244,21 @@ class Comparison {
     progress_.clear();
   }
 
-  void take_line(const Training& training, const std::string& line) {
+  /// `arrived`: what the same training has sent before.
+  void take_line(const Training& training, std::vector<RunRecord>& arrived, const std::string& line) {
     if (line == "epoch") {
       ++epochs_done_;
       return;
     }
-    RunRecord run = parse_run_line(line);
-    arrived_.push_back(run);
-    take(std::move(run));
-    if (arrived_.size() < plan_.averages.size()) return;
-    store_.add(arrived_);
+    arrived.push_back(parse_run_line(line));
+    if (arrived.size() < plan_.averages.size()) return;
+    store_.add(arrived);
     ++runs_done_;
-    if (!options_.quiet && !stderr_is_terminal()) say(finished_text(training));
-    arrived_.clear();
+    if (!options_.quiet && !stderr_is_terminal()) say(finished_text(training, arrived.front()));
+    for (RunRecord& run : arrived) take(std::move(run));
   }
 
-  [[nodiscard]] std::string finished_text(const Training& training) const {
-    const RunRecord& run = arrived_.front();
+  [[nodiscard]] std::string finished_text(const Training& training, const RunRecord& run) const {
     return fmt::format("run {} of {}: {}: {}", runs_done_, missing_.size(), describe(training),
                        run.diverged ? "diverged" : fmt::format("loss {:.8g}", run.epochs.back().loss));
   }
@@ -335,7 +335,6 @@ class Comparison {
   CompareResult result_;
   Progress progress_;
   std::vector<Training> missing_;
-  std::vector<RunRecord> arrived_;  ///< of the training that is being taken
   std::size_t runs_done_ = 0;
   std::size_t epochs_done_ = 0;
   Clock::time_point began_;

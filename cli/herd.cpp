@@ -10,7 +10,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -26,6 +25,7 @@
 #include "interrupt.hpp"
 #include "output_file.hpp"
 #include "terminal.hpp"
+#include "whole_number.hpp"
 
 namespace cdgrab::cli {
 namespace {
@@ -251,19 +251,6 @@ void run_herd(const HerdOptions& options) {
   Progress progress(options.quiet);
   const AnyMatrix rows = options.file.empty() ? generate(options, progress) : read_npy_matrix(options.file);
   std::visit([&](const auto& matrix) { race_on(options, specs, shapes, matrix, progress); }, rows);
-}
-
-/// Checked as text, since a conversion would let -1 pass as a huge number.
-CLI::Validator whole_number(std::uint64_t least,
-                            std::uint64_t most = std::numeric_limits<std::uint64_t>::max()) {
-  const auto check = [=](const std::string& text) {
-    std::uint64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool fits =
-        error == std::errc{} && end == text.data() + text.size() && value >= least && value <= most;
-    return fits ? "" : fmt::format("`{}` must be a whole number from {} to {}", text, least, most);
-  };
-  return CLI::Validator(check, "");
 }
 
 }  // namespace

@@ -4,11 +4,14 @@
 #pragma once
 
 #include <csignal>
+#include <string>
 
 namespace cdgrab::cli {
 
-/// Thrown by check_interrupt(); the command exits with 130.
-struct Interrupted {};
+/// Ends the command with 130.
+struct Interrupted {
+  std::string outcome = "no file was written";
+};
 
 inline volatile std::sig_atomic_t interrupt_requested = 0;
 

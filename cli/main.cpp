@@ -115,7 +115,11 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("cdgrab ") + version());
   app.require_subcommand(1);
   app.footer("Exit codes: 0 done, 1 other failure, 2 usage, 3 bad data, 4 state mismatch, 130 interrupted.");
-  add_herd(app, join_command_line(argc, argv));
+  const CommandLine line{{argv, argv + argc}, join_command_line(argc, argv)};
+  add_train(app, line);
+  add_compare(app, line);
+  add_tasks(app);
+  add_herd(app, line.text);
   add_inspect(app);
   return parse_and_run(app, argc, argv);
 }
@@ -134,8 +138,8 @@ int main(int argc, char** argv) {
   watch_interrupts();
   try {
     return run(argc, argv);
-  } catch (const Interrupted&) {
-    return fail(kInterrupted, "interrupted; no file was written");
+  } catch (const Interrupted& interrupted) {
+    return fail(kInterrupted, "interrupted; " + interrupted.outcome);
   } catch (const cdgrab::UserError& error) {
     return fail(kUsage, error.what());
   } catch (const cdgrab::StateMismatch& error) {
@@ -143,7 +147,7 @@ int main(int argc, char** argv) {
   } catch (const cdgrab::FileError& error) {
     return fail(kBadData, error.what());
   } catch (const std::bad_alloc&) {
-    return fail(kOther, "out of memory; use fewer or shorter vectors");
+    return fail(kOther, "out of memory; use fewer or shorter vectors, or a smaller --batch");
   } catch (const std::exception& error) {
     return fail(kOther, error.what());
   }

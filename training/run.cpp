@@ -284,7 +284,8 @@ State Run::Impl::state() {
   std::visit([&](const auto& typed) { typed.save(state); }, typed_);
   schedule_.save(state);
   average_.save(state);
-  for (const auto& [key, value] : sampler_.core().state().entries())
+  const State sampler = sampler_.core().state();
+  for (const auto& [key, value] : sampler.entries())
     std::visit([&](const auto& v) { state.set(std::string(kSamplerKeys) + key, v); }, value);
   return state;
 }
@@ -327,9 +328,12 @@ std::shared_ptr<const Task> open(const Settings& settings) {
 
 TaskFacts facts_of(const Task& task) {
   const tasks::Metric metric = task.metric();
-  return {task.examples(), static_cast<std::size_t>(task.validation().size()),
-          static_cast<std::size_t>(task.make_model(0).weights().numel()), metric.name,
-          metric.larger_is_better};
+  return {task.examples(),
+          static_cast<std::size_t>(task.validation().size()),
+          static_cast<std::size_t>(task.make_model(0).weights().numel()),
+          metric.name,
+          metric.larger_is_better,
+          task.fingerprint()};
 }
 
 Settings settings_of(const State& state) {

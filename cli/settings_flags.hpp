@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of a run as flags of a command.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "training/settings.hpp"
+
+namespace cdgrab::cli {
+
+/// Lives as long as the command it was added to.
+class SettingsFlags {
+ public:
+  /// A flag for each setting but those named in `without`.
+  explicit SettingsFlags(CLI::App& command, const std::vector<std::string_view>& without = {});
+  SettingsFlags(const SettingsFlags&) = delete;
+  SettingsFlags& operator=(const SettingsFlags&) = delete;
+
+  /// What was given, and for the rest the defaults of the task. Throws UserError.
+  [[nodiscard]] training::Settings settings() const;
+  /// Throws StateMismatch naming the first flag that was given and says something else than `stored`.
+  void require_same(const training::Settings& stored) const;
+
+ private:
+  struct Flag {
+    CLI::Option* option = nullptr;
+    std::string text;
+  };
+
+  [[nodiscard]] bool given(const std::string& name) const;
+  void apply(training::Settings& settings) const;
+
+  std::map<std::string, Flag> flags_;
+};
+
+}  // namespace cdgrab::cli
