@@ -20,8 +20,8 @@ struct Series {
   std::vector<double> x;
   std::vector<double> y;  ///< as many; a value that cannot be drawn leaves a gap
   Role role = Role::kCompared;
-  std::vector<double> low;  ///< a band around the line, as many as y; empty: none
-  std::vector<double> high;
+  std::vector<double> low = {};  ///< a band around the line, as many as y; empty: none
+  std::vector<double> high = {};
 };
 
 struct Chart {

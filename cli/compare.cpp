@@ -146,17 +146,17 @@ class Comparison {
       if (!reuse(training)) missing_.push_back(training);
     }
     announce();
-    find_optimum();
-    train_missing();
-    measure_costs();
+    try {
+      find_optimum();
+      train_missing();
+      measure_costs();
+    } catch (const Interrupted&) {
+      progress_.clear();
+      const std::size_t all = trainings_of(plan_).size();
+      throw Interrupted{fmt::format("{} of {} runs are in {}; the same command goes on with the others",
+                                    all - missing_.size() + runs_done_, all, folder_.string())};
+    }
     finish();
-  }
-
-  /// Runs that the folder has already.
-  static std::size_t kept(const RunStore& store, const Plan& plan) {
-    const std::vector<Training> all = trainings_of(plan);
-    return static_cast<std::size_t>(std::count_if(
-        all.begin(), all.end(), [&](const Training& training) { return is_kept(store, plan, training); }));
   }
 
   /// What makes two runs comparable: everything that they share, the examples and the version included.
@@ -233,14 +233,7 @@ class Comparison {
           {[this, training](const Send& send) { train(task_, plan_, training, send); },
            [this, training, arrived](const std::string& line) { take_line(training, *arrived, line); }});
     }
-    try {
-      run_in_processes(pieces, jobs(), [&] { show_progress(); });
-    } catch (const Interrupted&) {
-      progress_.clear();
-      throw Interrupted{fmt::format("{} of {} runs are in {}; the same command goes on with the others",
-                                    trainings_of(plan_).size() - missing_.size() + runs_done_,
-                                    trainings_of(plan_).size(), folder_.string())};
-    }
+    run_in_processes(pieces, jobs(), [&] { show_progress(); });
     progress_.clear();
   }
 

@@ -56,7 +56,7 @@ SettingsFlags::SettingsFlags(CLI::App& command, const std::vector<std::string_vi
     using T = std::decay_t<decltype(value)>;
     Flag& flag = flags_[name];
     if constexpr (std::is_same_v<T, bool>)
-      flag.option = command.add_flag(fmt::format("--{}", name), meaning);
+      flag.option = command.add_flag(fmt::format("--{}", name), flag.on, meaning);
     else
       flag.option =
           command.add_option(fmt::format("--{}", name), flag.text, meaning)->type_name(kind_of<T>());

@@ -29,6 +29,7 @@ class SettingsFlags {
   struct Flag {
     CLI::Option* option = nullptr;
     std::string text;
+    bool on = false;
   };
 
   [[nodiscard]] bool given(const std::string& name) const;

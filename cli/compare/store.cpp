@@ -180,9 +180,12 @@ const RunRecord* RunStore::find(const Recipe& recipe, double rate, std::uint64_t
 
 void RunStore::add(std::span<const RunRecord> runs) {
   std::string lines;
-  for (const RunRecord& run : runs) lines += run_line(run) + "\n";
+  for (const RunRecord& run : runs) {
+    if (find(run.recipe, run.rate, run.seed) != nullptr) continue;
+    lines += run_line(run) + "\n";
+    runs_.push_back(run);
+  }
   append(lines);
-  runs_.insert(runs_.end(), runs.begin(), runs.end());
 }
 
 void RunStore::keep_optimum(double loss) {

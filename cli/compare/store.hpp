@@ -33,7 +33,7 @@ class RunStore {
   /// Null if it has not been run.
   [[nodiscard]] const RunRecord* find(const Recipe& recipe, double rate, std::uint64_t seed) const;
 
-  /// Written at once, before it returns.
+  /// Written before it returns; those that are there already are passed over.
   void add(std::span<const RunRecord> runs);
 
   /// The smallest loss there is, if it has been kept.
