@@ -42,8 +42,9 @@ void print_json() {
 
 void print_words() {
   for (const tasks::TaskInfo& task : tasks::all_tasks()) {
+    const ordered_json values = defaults_of(task);
     std::string defaults;
-    for (const auto& [name, value] : defaults_of(task).items())
+    for (const auto& [name, value] : values.items())
       defaults += fmt::format(" --{} {}", name, value.is_string() ? value.get<std::string>() : value.dump());
     fmt::print("{:<10}{}\n{:<10}reads     {}\n{:<10}as in     {}\n{:<10}defaults {}\n\n", task.name,
                task.model, "", task.data, "", task.setting, "", defaults);

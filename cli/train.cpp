@@ -112,7 +112,6 @@ ordered_json summary_of(const Run& run, const TrainOptions& options) {
   out["examples"] = run.facts().examples;
   out["parameters"] = run.facts().parameters;
   out["weights_hash"] = fmt::format("{:016x}", run.weights_hash());
-  if (run.average_hash() != 0) out["average_hash"] = fmt::format("{:016x}", run.average_hash());
   out["settings"] = to_json(run.settings());
   return out;
 }

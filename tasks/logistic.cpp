@@ -34,6 +34,8 @@ class Logistic : public Classifier {
   Logistic(const TaskInfo& info, bool wide, std::int64_t classes, Examples training, Examples validation)
       : Classifier(info, wide, std::move(training), std::move(validation)), outputs_(classes) {}
 
+  [[nodiscard]] bool convex() const override { return true; }
+
  protected:
   [[nodiscard]] std::shared_ptr<Network> make_network() const override {
     return std::make_shared<Linear>(training().inputs.size(1), outputs_);

@@ -60,10 +60,10 @@ Examples Examples::slice(std::int64_t first, std::int64_t count) const {
 Task::Task(const TaskInfo& info, bool wide, Examples training, Examples validation)
     : info_(info), wide_(wide), training_(std::move(training)), validation_(std::move(validation)) {}
 
-Model Task::make_model(std::uint64_t seed) const {
+Model Task::make_model(std::uint64_t seed, bool wide) const {
   ::torch::manual_seed(seed);
   auto network = make_network();
-  if (wide_) network->to(at::kDouble);
+  if (wide) network->to(at::kDouble);
   return Model(std::move(network));
 }
 

@@ -72,7 +72,11 @@ class Task {
   [[nodiscard]] const Examples& validation() const { return validation_; }
 
   /// The same seed gives the same weights.
-  [[nodiscard]] Model make_model(std::uint64_t seed) const;
+  [[nodiscard]] Model make_model(std::uint64_t seed) const { return make_model(seed, wide_); }
+  /// In float64 if `wide`, whatever the examples are.
+  [[nodiscard]] Model make_model(std::uint64_t seed, bool wide) const;
+  /// Whether the loss is a convex function of the weights.
+  [[nodiscard]] virtual bool convex() const { return false; }
 
   /// The mean over `batch`, without the penalty: what backward() differentiates and observe() reads.
   virtual Tensor loss(Network& network, const Examples& batch) const = 0;

@@ -48,15 +48,22 @@ Tensor as_tensor(std::vector<std::size_t>& examples) {
   return at::from_blob(examples.data(), {static_cast<std::int64_t>(examples.size())}, at::kLong);
 }
 
+/// Of the tensors that make up a gradient, in the order in which observe() meets them.
+std::vector<Shape> shapes_of(const Task& task, const tasks::Model& model) {
+  cdgrab::torch::GradientGeometry geometry;
+  geometry.compute(task.loss(model.network(), task.training().slice(0, 1)), 1);
+  std::vector<Shape> shapes;
+  for (const Tensor& p : geometry.parameters()) shapes.emplace_back(p.sizes().begin(), p.sizes().end());
+  return shapes;
+}
+
 cdgrab::torch::Sampler make_sampler(const Task& task, const tasks::Model& model, const Order& order,
                                     const Settings& settings) {
   SamplerOptions options;
   options.seed = settings.seed;
   options.record_herding = settings.herding;
   options.record_timings = true;
-  if (order.spec.sketch.kind == SketchKind::kKron)
-    for (const Tensor& p : model.parameters())
-      options.shapes.emplace_back(p.sizes().begin(), p.sizes().end());
+  if (order.spec.sketch.kind == SketchKind::kKron) options.shapes = shapes_of(task, model);
   return {task.examples(), print_spec(order.spec), std::move(options)};
 }
 
@@ -134,7 +141,6 @@ class Run::Impl {
   [[nodiscard]] std::uint64_t weights_hash() const {
     return std::visit([](const auto& typed) { return typed.hash(); }, typed_);
   }
-  std::uint64_t average_hash();
   [[nodiscard]] Memory memory() const;
   [[nodiscard]] State state();
   void load(const State& state);
@@ -198,7 +204,8 @@ double Run::Impl::train_on(std::vector<std::size_t>& examples) {
     value = loss.item<double>();
     if (!std::isfinite(value)) return value;
     const bool by_step = order_.spec.unit > 1;
-    if (observes() && !by_step) sampler_.observe(loss, static_cast<std::int64_t>(examples.size()));
+    if (observes() && !by_step)
+      sampler_.observe(loss, static_cast<std::int64_t>(examples.size()), {.batch_axis = 0});
     model_.gradient().zero_();
     loss.backward();
     if (observes() && by_step) sampler_.observe_microbatch(model_.parameters());
@@ -244,13 +251,6 @@ Score Run::Impl::score() {
       std::accumulate(losses_.begin(), losses_.end(), 0.0) / static_cast<double>(losses_.size());
   const double squares = std::visit([](const auto& typed) { return typed.squared_length(); }, typed_);
   return {mean + 0.5 * settings_.recipe.l2 * squares, task_->measure(model_.network())};
-}
-
-std::uint64_t Run::Impl::average_hash() {
-  if (average_.count() == 0) return 0;
-  std::uint64_t hash = 0;
-  std::visit([&](auto& typed) { typed.with(average_, [&] { hash = typed.hash(); }); }, typed_);
-  return hash;
 }
 
 Memory Run::Impl::memory() const {
@@ -371,10 +371,14 @@ const std::vector<EpochRecord>& Run::records() const { return impl_->records_; }
 std::uint64_t Run::steps_done() const { return impl_->steps_; }
 std::uint64_t Run::steps_per_epoch() const { return impl_->steps_per_epoch(); }
 std::uint64_t Run::weights_hash() const { return impl_->weights_hash(); }
-std::uint64_t Run::average_hash() const { return impl_->average_hash(); }
 Memory Run::memory() const { return impl_->memory(); }
 State Run::state() const { return impl_->state(); }
 void Run::load(const State& state) { impl_->load(state); }
 std::vector<double> Run::weights() const { return impl_->weights(); }
+std::vector<double> Run::average() const {
+  std::vector<double> mean(impl_->average_.count() > 0 ? impl_->facts_.parameters : 0);
+  if (!mean.empty()) impl_->average_.mean<double>(mean);
+  return mean;
+}
 
 }  // namespace cdgrab::training

@@ -63,9 +63,8 @@ class Run {
   [[nodiscard]] const std::vector<EpochRecord>& records() const;
   [[nodiscard]] std::uint64_t steps_done() const;
   [[nodiscard]] std::uint64_t steps_per_epoch() const;
-  /// Of the bytes of the weights; and of their tail average, 0 if there is none.
+  /// Of their bytes.
   [[nodiscard]] std::uint64_t weights_hash() const;
-  [[nodiscard]] std::uint64_t average_hash() const;
   [[nodiscard]] Memory memory() const;
 
   /// Everything, between any two steps; load() takes it into a run made of the same task and settings, which
@@ -73,8 +72,9 @@ class Run {
   [[nodiscard]] State state() const;
   void load(const State& state);
 
-  /// A copy, as float64.
+  /// Copies, as float64; the tail average is empty before it has begun.
   [[nodiscard]] std::vector<double> weights() const;
+  [[nodiscard]] std::vector<double> average() const;
 
  private:
   class Impl;

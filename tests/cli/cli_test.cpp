@@ -23,6 +23,7 @@
 #include "cdgrab/permutation.hpp"
 #include "cdgrab/spec.hpp"
 #include "cdgrab/state.hpp"
+#include "fixture.hpp"
 #include "subprocess.hpp"
 
 namespace cdgrab {
@@ -30,25 +31,15 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::Cli;
+using test::has;
+using test::json_lines;
 using test::Outcome;
+using test::read_all;
 using test::RunOptions;
-
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
-std::string read_all(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 void write_all(const fs::path& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-
-std::vector<json> json_lines(const std::string& text) {
-  std::vector<json> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
-  return lines;
 }
 
 /// A .npy file of version 1 with `header` as it stands.
@@ -69,43 +60,6 @@ std::string npy_matrix(std::size_t rows, std::size_t dim, const std::vector<floa
                              ", " + std::to_string(dim) + "), }";
   return npy(header, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
 }
-
-/// Each test works in a folder of its own.
-class Cli : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "cdgrab_cli_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    fs::permissions(folder_ / "locked", fs::perms::owner_all, ignored);
-    fs::remove_all(folder_, ignored);
-  }
-
-  [[nodiscard]] fs::path in(const std::string& name) const { return folder_ / name; }
-
-  Outcome run(std::vector<std::string> arguments, RunOptions options = {}) const {
-    arguments.insert(arguments.begin(), CDGRAB_CLI_PATH);
-    options.folder = folder_;
-    return run_program(arguments, options);
-  }
-
-  /// Fails with this code, says why on stderr and nothing on stdout.
-  void expect_failure(int code, const std::vector<std::string>& arguments, std::string_view message) const {
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.exit_code, code) << outcome.err;
-    EXPECT_TRUE(has(outcome.err, message)) << outcome.err;
-    EXPECT_EQ(outcome.out, "");
-  }
-
-  [[nodiscard]] std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), {}));
-  }
-
-  fs::path folder_;
-};
 
 TEST_F(Cli, HelpAndVersionAreData) {
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
