@@ -25,8 +25,8 @@
 #include "format.hpp"
 #include "interrupt.hpp"
 #include "output_file.hpp"
+#include "tasks/optimum.hpp"
 #include "terminal.hpp"
-#include "training/optimum.hpp"
 #include "training/run.hpp"
 #include "workers.hpp"
 
@@ -56,7 +56,8 @@ EpochPoint point_of(const EpochRecord& record, training::Average average) {
     point.metric = record.average->metric;
   }
   point.step_seconds = record.seconds.training;
-  point.observe_seconds = record.seconds.observing;
+  point.observe_seconds = record.seconds.observing - record.seconds.ordering;
+  point.order_seconds = record.seconds.ordering;
   if (record.herding) point.bound = record.herding->used.linf;
   return point;
 }
@@ -115,7 +116,8 @@ Cost measure_cost(const TaskPointer& task, training::Settings settings) {
     if (seconds.training + seconds.observing >= fastest) continue;
     fastest = seconds.training + seconds.observing;
     cost.step_seconds = seconds.training;
-    cost.observe_seconds = seconds.observing;
+    cost.observe_seconds = seconds.observing - seconds.ordering;
+    cost.order_seconds = seconds.ordering;
   }
   return cost;
 }
@@ -214,12 +216,17 @@ class Comparison {
   }
 
   void find_optimum() {
-    if (!training::has_optimum(result_.task)) return;
-    if (!store_.optimum()) {
+    if (!store_.knows_optimum()) {
       run_in_processes(
-          {{[&](const Send& send) { send(fmt::format("{}", training::find_optimum(plan_.shared).loss)); },
-            [&](const std::string& line) { store_.keep_optimum(std::strtod(line.c_str(), nullptr)); }}},
+          {{[&](const Send& send) {
+              const auto optimum = tasks::optimum_of(*task_, plan_.shared.recipe.l2);
+              send(optimum ? fmt::format("{}", optimum->loss) : "none");
+            },
+            [&](const std::string& line) {
+              store_.keep_optimum(line == "none" ? std::nullopt : std::optional(std::stod(line)));
+            }}},
           1, [&] { progress_.show("looking for the optimum"); });
+      progress_.clear();
     }
     result_.optimum = store_.optimum();
   }

@@ -235,12 +235,13 @@ void Run::Impl::end_epoch(bool diverged) {
   }
   record.diverged = diverged || !std::isfinite(record.last.loss);
   if (record.epoch > 0 && !record.diverged) {
-    const Stopwatch watch(&seconds_.observing);
+    const Stopwatch watch(&seconds_.ordering);
     if (order_.curriculum) sampler_.core().set_scores(losses_);
     sampler_.end_epoch();
     if (settings_.herding) record.herding = sampler_.core().herding();
     schedule_.end_epoch(record.last.loss);
   }
+  seconds_.observing += seconds_.ordering;
   record.seconds = std::exchange(seconds_, {});
   records_.push_back(record);
 }
@@ -317,7 +318,7 @@ void Run::Impl::load(const State& state) {
   records_ = std::move(records);
   steps_ = static_cast<std::uint64_t>(state.integer("steps"));
   seconds_ = {state.number("seconds.training"), state.number("seconds.observing"),
-              state.number("seconds.evaluating")};
+              state.number("seconds.evaluating"), 0.0};  // an order is made between epochs, not within
 }
 
 std::shared_ptr<const Task> open(const Settings& settings) {

@@ -147,7 +147,8 @@ void RunStore::read(const std::string& text, const Settings& settings) {
           throw std::runtime_error("a format that this version does not know");
         require_same(file_, line.at("settings"), settings);
       } else if (line.at("event") == "optimum") {
-        optimum_ = line.at("loss").get<double>();
+        knows_optimum_ = true;
+        if (!line.at("loss").is_null()) optimum_ = line.at("loss").get<double>();
       } else {
         runs_.push_back(parse_run(line));
       }
@@ -188,8 +189,9 @@ void RunStore::add(std::span<const RunRecord> runs) {
   append(lines);
 }
 
-void RunStore::keep_optimum(double loss) {
-  append(json{{"event", "optimum"}, {"loss", loss}}.dump() + "\n");
+void RunStore::keep_optimum(std::optional<double> loss) {
+  append(json{{"event", "optimum"}, {"loss", loss ? json(*loss) : json(nullptr)}}.dump() + "\n");
+  knows_optimum_ = true;
   optimum_ = loss;
 }
 

@@ -36,9 +36,10 @@ class RunStore {
   /// Written before it returns; those that are there already are passed over.
   void add(std::span<const RunRecord> runs);
 
-  /// The smallest loss there is, if it has been kept.
+  /// The smallest loss there is, or that it cannot be told.
+  [[nodiscard]] bool knows_optimum() const { return knows_optimum_; }
   [[nodiscard]] std::optional<double> optimum() const { return optimum_; }
-  void keep_optimum(double loss);
+  void keep_optimum(std::optional<double> loss);
 
  private:
   void read(const std::string& text, const Settings& settings);
@@ -47,6 +48,7 @@ class RunStore {
   std::filesystem::path file_;
   int descriptor_ = -1;
   std::vector<RunRecord> runs_;
+  bool knows_optimum_ = false;
   std::optional<double> optimum_;
 };
 

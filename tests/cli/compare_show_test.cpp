@@ -436,6 +436,20 @@ TEST_F(CompareStore, GivesBackWhatItTook) {
   EXPECT_EQ(store.find({"rr", "constant", "none"}, 0.5, 0), nullptr);
 }
 
+TEST_F(CompareStore, KeepsTheOptimumOrThatThereIsNone) {
+  {
+    RunStore store(file(), settings_);
+    EXPECT_FALSE(store.knows_optimum());
+    store.keep_optimum(0.1 + 0.2);
+  }
+  EXPECT_EQ(RunStore(file(), settings_).optimum(), 0.1 + 0.2);
+  fs::remove(file());
+  { RunStore(file(), settings_).keep_optimum(std::nullopt); }
+  const RunStore store(file(), settings_);
+  EXPECT_TRUE(store.knows_optimum());
+  EXPECT_EQ(store.optimum(), std::nullopt);
+}
+
 TEST_F(CompareStore, RefusesOtherSettings) {
   { const RunStore store(file(), settings_); }
   settings_[1].second = "20";
