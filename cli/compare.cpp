@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <thread>
@@ -41,9 +42,16 @@ using TaskPointer = std::shared_ptr<const tasks::Task>;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kCostMethod =
-    "Two epochs of each order, one order after the other and nothing beside, each in a process of its own; "
-    "the faster "
-    "epoch counts. Evaluation is left out. Memory is the most that process held during the steps.";
+    "At least two epochs and half a second of each order, one order after the other and nothing beside, each "
+    "in a "
+    "process of its own; the fastest epoch counts. Evaluation is left out. Memory is the most that the "
+    "process "
+    "held during the steps of an epoch.";
+constexpr std::size_t kMostTimedEpochs = 50;
+constexpr double kLeastTimedSeconds = 0.5;
+
+/// Of the runs that are only timed: what a step costs does not depend on the rate, and none may diverge.
+constexpr double kVanishing = 1e-12;
 
 EpochPoint point_of(const EpochRecord& record, training::Average average) {
   EpochPoint point;
@@ -95,26 +103,35 @@ double most_memory_held() {
 
 void forget_most_memory_held() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
-/// In a child, alone: the faster of two epochs, and the most memory held between two evaluations.
-Cost measure_cost(const TaskPointer& task, training::Settings settings) {
-  settings.recipe.epochs = std::max<std::size_t>(2, settings.recipe.epochs);  // the schedule's length stays
-  Run run(task, settings);
-  run.step();  // evaluates; trains nothing
+/// Between two evaluations, which may hold more.
+double memory_of_steps(Run& run) {
   forget_most_memory_held();
-  Cost cost;
-  cost.order = settings.order;
   for (std::uint64_t step = 0; step + 1 < run.steps_per_epoch(); ++step) {
     check_interrupt();
     run.step();
   }
-  cost.peak_bytes = most_memory_held();
+  return most_memory_held();
+}
+
+/// In a child, alone: the fastest of some epochs.
+Cost measure_cost(const TaskPointer& task, training::Settings settings) {
+  settings.recipe.lr = kVanishing;
+  settings.recipe.epochs = kMostTimedEpochs;
+  settings.herding = false;
+  Run run(task, settings);
+  run.step();  // evaluates; trains nothing
+  Cost cost;
+  cost.peak_bytes = memory_of_steps(run);
+  double all = 0.0;
   double fastest = std::numeric_limits<double>::infinity();
-  while (run.records().size() < 3 && !run.finished()) {
+  while (!run.finished() && (run.records().size() < 3 || all < kLeastTimedSeconds)) {
     check_interrupt();
     if (!run.step()) continue;
     const training::Seconds& seconds = run.records().back().seconds;
-    if (seconds.training + seconds.observing >= fastest) continue;
-    fastest = seconds.training + seconds.observing;
+    const double epoch = seconds.training + seconds.observing;
+    all += epoch;
+    if (epoch >= fastest) continue;
+    fastest = epoch;
     cost.step_seconds = seconds.training;
     cost.observe_seconds = seconds.observing - seconds.ordering;
     cost.order_seconds = seconds.ordering;
@@ -273,20 +290,11 @@ class Comparison {
                                format_duration((all - static_cast<double>(epochs_done_)) / rate)));
   }
 
-  /// At a rate at which plain training does not diverge, if there is one.
-  [[nodiscard]] Training cost_training(const std::string& order) const {
-    const std::vector<Entry> entries = analyse(result_);
-    const Entry& baseline = entries.front();
-    return {order, plan_.schedules.front(), baseline.best ? baseline.at_best().rate : plan_.rates.front(),
-            plan_.seeds.front()};
-  }
-
   void measure_costs() {
     std::vector<Piece> pieces;
     for (const std::string& order : plan_.orders) {
-      training::Settings settings = settings_of(plan_, cost_training(order));
-      settings.average = training::Average::kNone;
-      settings.herding = false;
+      training::Settings settings = plan_.shared;
+      settings.order = order;
       pieces.push_back(
           {[this, settings](const Send& send) {
              const Cost cost = measure_cost(task_, settings);
