@@ -18,9 +18,11 @@ function(cdgrab_target_defaults target)
   endif()
 endfunction()
 
-# The adapter's precompiled header: most of what it takes to compile a file that includes torch. The definition is
-# one that it was made with.
+# The adapter's precompiled header: most of what it takes to compile a file that includes torch. It fits only what is
+# compiled as the adapter's own sources are.
 function(cdgrab_reuse_torch_header target)
   target_compile_definitions(${target} PRIVATE cdgrab_torch_EXPORTS)
+  target_compile_options(${target} PRIVATE -fPIC)
+  target_link_libraries(${target} PRIVATE fmt::fmt-header-only)
   target_precompile_headers(${target} REUSE_FROM cdgrab_torch)
 endfunction()

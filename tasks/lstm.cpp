@@ -28,9 +28,9 @@ class LstmLayer : public nn::Module {
       const Tensor added = at::sigmoid(parts[0]) * at::tanh(parts[2]);
       cell = cell.defined() ? at::sigmoid(parts[1]) * cell + added : added;
       output = at::sigmoid(parts[3]) * at::tanh(cell);
-      outputs.push_back(output);
+      outputs.push_back(output.unsqueeze(1));
     }
-    return at::stack(outputs, 1);
+    return at::cat(outputs, 1);
   }
 
  private:
