@@ -47,6 +47,7 @@ std::string format_deviation(double mean, double deviation) {
 
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds)) return "-";
+  if (seconds < 0.00095) return fmt::format("{:.2g} ms", seconds * 1e3);
   if (seconds < 0.9995) return fmt::format("{:.0f} ms", seconds * 1e3);
   if (seconds < 9.95) return fmt::format("{:.1f} s", seconds);
   const auto whole = static_cast<long long>(std::lround(seconds));

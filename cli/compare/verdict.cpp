@@ -141,6 +141,28 @@ void note_choice(const CompareResult& result, const Match& best, std::vector<std
                   order, result.orders.size() - 1, order));
 }
 
+/// An epoch of an order costs more than one of the baseline, which could be given more of them.
+void note_clock(const CompareResult& result, const std::vector<Entry>& entries, const Match& best,
+                std::vector<std::string>& notes) {
+  if (!best.complete() || best.standing() != Standing::kBelow) return;
+  const Entry& other = *best.other;
+  const auto is_twin = [&](const Entry& entry) {
+    return is_baseline(entry) && entry.recipe.schedule == other.recipe.schedule &&
+           entry.recipe.average == other.recipe.average;
+  };
+  const Entry* twin = lowest_entry(entries, is_twin);
+  const double epoch = relative_cost(result, other.recipe.order).time;
+  if (twin == nullptr || !twin->reached || !other.reached || !std::isfinite(epoch)) return;
+  const double spent = epoch * static_cast<double>(*other.reached);
+  const std::string there =
+      fmt::format("`{}` takes the time of {:.1f} epochs of `{}` to be as low as that is after {}",
+                  name_of(other.recipe), spent, name_of(twin->recipe), *twin->reached);
+  notes.push_back(spent <= static_cast<double>(*twin->reached)
+                      ? "by the clock as well: " + there
+                      : "not by the clock: " + there +
+                            "; give `rr` more --epochs to see which ends lower in equal time");
+}
+
 void note_edges(const std::vector<Entry>& entries, std::vector<std::string>& notes) {
   for (const auto& [edge, way] : {std::pair{Edge::kLowest, "smaller"}, std::pair{Edge::kHighest, "larger"}}) {
     std::vector<std::string> names;
@@ -204,6 +226,7 @@ Verdict judge(const CompareResult& result, const std::vector<Entry>& entries) {
   const Match best = match_among(entries, [](const Entry&) { return true; });
   const Match plain = match_among(entries, is_plain);
   Verdict verdict = best.complete() ? judge_match(result, best, plain) : judge_incomplete(result, best);
+  note_clock(result, entries, best, verdict.notes);
   note_choice(result, best, verdict.notes);
   note_edges(entries, verdict.notes);
   note_divergence(entries, verdict.notes);

@@ -264,6 +264,15 @@ TEST(CompareVerdict, TheBestOfManyIsDoubted) {
   EXPECT_TRUE(notes_have(judge(result), "best of 3 orders"));
 }
 
+TEST(CompareVerdict, WhoIsFirstByTheClockIsSaid) {
+  CompareResult result = plain_result();  // pair is there after 8 epochs, rr after 10
+  EXPECT_TRUE(notes_have(judge(result), "not by the clock: `pair` takes the time of 10.6 epochs"));
+  result.costs[1].observe_seconds = 0.1;
+  EXPECT_TRUE(notes_have(judge(result), "by the clock as well: `pair` takes the time of 9.0 epochs"));
+  result.costs.clear();
+  EXPECT_FALSE(notes_have(judge(result), "by the clock"));
+}
+
 TEST(CompareVerdict, TheEdgeOfTheGridIsNamed) {
   CompareResult result = plain_result();
   result.rates = {0.001, 0.01};
@@ -308,6 +317,8 @@ TEST(Numbers, DeviationSharesThePlaceOfItsMean) {
   EXPECT_EQ(format_deviation(0.5, kNotThere), "0.5000");
   EXPECT_EQ(format_deviation(0.5, 0.0), "0.5000 \u00b1 0");
   EXPECT_EQ(format_deviation(kDiverged, kNotThere), "diverged");
+  EXPECT_EQ(format_duration(0.0), "0 ms");
+  EXPECT_EQ(format_duration(0.000123), "0.12 ms");
   EXPECT_EQ(format_duration(0.0123), "12 ms");
   EXPECT_EQ(format_duration(59.7), "1 min 00 s");
   EXPECT_EQ(format_duration(7500), "2 h 05 min");
