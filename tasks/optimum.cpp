@@ -33,7 +33,7 @@ Optimum minimise(const Task& task, double l2) {
                            .max_eval(4000)
                            .history_size(50)
                            .tolerance_grad(1e-11)
-                           .tolerance_change(1e-15)
+                           .tolerance_change(1e-20)
                            .line_search_fn("strong_wolfe");
   ::torch::optim::LBFGS solver(model.parameters(), options);
   solver.step([&] { return differentiate(task, model, examples, l2); });

@@ -15,8 +15,8 @@ struct Optimum {
 };
 
 /// By L-BFGS over all training examples, in float64; seconds for tens of thousands of examples, and
-/// remembered. Nothing for a task that is not convex, and where the gradient does not vanish: without a
-/// penalty the least value may lie at infinity.
+/// remembered. Nothing for a task that is not convex, and where the gradient does not vanish. Without a
+/// penalty the least value may lie at infinity: then this is what is reached on the way there.
 std::optional<Optimum> optimum_of(const Task& task, double l2);
 
 }  // namespace cdgrab::tasks

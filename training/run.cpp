@@ -10,6 +10,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -142,7 +143,9 @@ class Run::Impl {
     return std::visit([](const auto& typed) { return typed.hash(); }, typed_);
   }
   [[nodiscard]] Memory memory() const;
-  [[nodiscard]] State state();
+  /// A recorded herding bound needs all vectors of an epoch, which no checkpoint has: then it is the state at
+  /// the last epoch's end.
+  [[nodiscard]] State state() { return settings_.herding && epoch_end_ ? *epoch_end_ : state_now(); }
   void load(const State& state);
   [[nodiscard]] std::vector<double> weights() const {
     return std::visit([](const auto& typed) { return typed.copy(); }, typed_);
@@ -172,10 +175,11 @@ class Run::Impl {
   double train_on(std::vector<std::size_t>& examples);
   void end_epoch(bool diverged);
   Score score();
-  void observe(const Tensor& loss, std::size_t batch);
+  [[nodiscard]] State state_now();
 
-  Seconds seconds_;             ///< of the epoch under way
-  std::vector<double> losses_;  ///< of the training examples, as evaluated last
+  Seconds seconds_;                 ///< of the epoch under way
+  std::vector<double> losses_;      ///< of the training examples, as evaluated last
+  std::optional<State> epoch_end_;  ///< kept with a herding bound only
 };
 
 bool Run::Impl::step() {
@@ -244,6 +248,7 @@ void Run::Impl::end_epoch(bool diverged) {
   seconds_.observing += seconds_.ordering;
   record.seconds = std::exchange(seconds_, {});
   records_.push_back(record);
+  if (settings_.herding) epoch_end_ = state_now();
 }
 
 Score Run::Impl::score() {
@@ -269,7 +274,7 @@ Memory Run::Impl::memory() const {
   return memory;
 }
 
-State Run::Impl::state() {
+State Run::Impl::state_now() {
   State state;
   state.set("kind", std::string("run"));
   state.set("settings", to_json(settings_).dump());
@@ -319,6 +324,7 @@ void Run::Impl::load(const State& state) {
   steps_ = static_cast<std::uint64_t>(state.integer("steps"));
   seconds_ = {state.number("seconds.training"), state.number("seconds.observing"),
               state.number("seconds.evaluating"), 0.0};  // an order is made between epochs, not within
+  if (settings_.herding) epoch_end_ = state;
 }
 
 std::shared_ptr<const Task> open(const Settings& settings) {

@@ -84,7 +84,7 @@ TEST_P(EveryRun, LearnsInEveryOrder) {
     settings.order = order;
     settings.recipe.epochs = 3;
     if (settings.task == "lenet") settings.recipe.lr = 0.02;
-    if (settings.task == "mlp" || settings.task == "logistic") settings.recipe.lr = 0.05;
+    if (settings.task == "logistic") settings.recipe.lr = 0.05;
     OneRun run(open(settings), settings);
     finish(run);
     EXPECT_LT(run.records().back().last.loss, run.records().front().last.loss) << order;
