@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -151,13 +153,14 @@ class Comparison {
       : options_(options),
         plan_(std::move(plan)),
         task_(std::move(task)),
+        facts_(training::facts_of(*task_)),
         folder_(std::move(folder)),
-        store_(folder_ / "runs.jsonl", stored_settings(plan_, task_)),
+        store_(folder_ / "runs.jsonl", stored_settings(plan_, facts_)),
         result_(result_of(plan_)),
         progress_(options.quiet) {
-    result_.metric = training::facts_of(*task_).metric;
+    result_.metric = facts_.metric;
     result_.command = options.command_line;
-    result_.settings = shown_settings(plan_, task_);
+    result_.settings = shown_settings(plan_, facts_);
   }
 
   void run() {
@@ -178,16 +181,15 @@ class Comparison {
     finish();
   }
 
+ private:
   /// What makes two runs comparable: everything that they share, the examples and the version included.
-  static Settings stored_settings(const Plan& plan, const TaskPointer& task) {
+  static Settings stored_settings(const Plan& plan, const training::TaskFacts& facts) {
     Settings settings = shared_settings(plan);
-    settings.emplace_back("examples' fingerprint",
-                          fmt::format("{:016x}", training::facts_of(*task).fingerprint));
+    settings.emplace_back("examples' fingerprint", fmt::format("{:016x}", facts.fingerprint));
     settings.emplace_back("version", version());
     return settings;
   }
 
- private:
   static bool is_kept(const RunStore& store, const Plan& plan, const Training& training) {
     return std::all_of(plan.averages.begin(), plan.averages.end(), [&](training::Average average) {
       return store.find(recipe_of(training, average), training.rate, training.seed) != nullptr;
@@ -195,15 +197,17 @@ class Comparison {
   }
 
   /// Sizes that the task does not have are left out.
-  static Settings shown_settings(const Plan& plan, const TaskPointer& task) {
-    const training::TaskFacts facts = training::facts_of(*task);
+  static Settings shown_settings(const Plan& plan, const training::TaskFacts& facts) {
+    constexpr std::array<std::string_view, 7> kSizes = {"width",   "layers", "heads",     "length",
+                                                        "horizon", "stride", "vocabulary"};
     Settings settings = {
         {"examples trained on", std::to_string(facts.examples)},
         {"examples validated on", std::to_string(facts.validation_examples)},
         {"parameters", std::to_string(facts.parameters)},
     };
-    for (auto& [name, value] : shared_settings(plan)) {
-      if (name == "task" || name == "epochs" || value == "0") continue;
+    for (const auto& [name, value] : shared_settings(plan)) {
+      const bool is_size = std::find(kSizes.begin(), kSizes.end(), name) != kSizes.end();
+      if (name == "task" || name == "epochs" || (is_size && value == "0")) continue;
       settings.emplace_back(name, value.empty() ? "generated" : value);
     }
     return settings;
@@ -223,11 +227,10 @@ class Comparison {
 
   void announce() const {
     if (options_.quiet) return;
-    const training::TaskFacts facts = training::facts_of(*task_);
     say(fmt::format(
         "{}: {} examples ({}), {} parameters; {} epochs of batches of {}; {} runs, {} at a time{}",
-        result_.task, facts.examples,
-        plan_.shared.source.data.empty() ? "generated" : plan_.shared.source.data, facts.parameters,
+        result_.task, facts_.examples,
+        plan_.shared.source.data.empty() ? "generated" : plan_.shared.source.data, facts_.parameters,
         plan_.shared.recipe.epochs, plan_.shared.recipe.batch, missing_.size(), jobs(),
         result_.runs.empty() ? "" : fmt::format("; the others are in {}", folder_.string())));
   }
@@ -338,6 +341,7 @@ class Comparison {
   const CompareOptions& options_;
   Plan plan_;
   TaskPointer task_;
+  training::TaskFacts facts_;
   fs::path folder_;
   RunStore store_;
   CompareResult result_;
