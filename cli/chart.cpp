@@ -9,29 +9,22 @@
 #include <utility>
 
 #include "format.hpp"
+#include "svg.hpp"
 
 namespace cdgrab::cli {
 namespace {
 
 constexpr double kWidth = 760.0;
-constexpr double kHeight = 400.0;
+constexpr double kLeastHeight = 400.0;
 constexpr double kEmptyHeight = 30.0;
 constexpr double kLeft = 58.0;
 constexpr double kTop = 34.0;
 constexpr double kBottom = 48.0;
 constexpr double kLabelGap = 17.0;
-constexpr double kCharacter = 8.0;  // generous width of one at the label's size
+constexpr double kCharacter = 7.7;  // generous width of one at the label's size
 constexpr std::size_t kLongestLabel = 26;
-constexpr std::size_t kMostMarkers = 40;
+constexpr std::size_t kMostMarkers = 24;
 constexpr std::size_t kColours = 8;  // before they repeat
-
-/// The first `most` characters; never half of a UTF-8 sequence.
-std::string shortened(const std::string& text, std::size_t most) {
-  if (text.size() <= most) return text;
-  std::size_t end = most - 1;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return text.substr(0, end) + "\u2026";
-}
 
 /// Numbers to pixels along one axis.
 struct Axis {
@@ -80,40 +73,77 @@ std::vector<double> log_ticks(double low, double high) {
   return ticks;
 }
 
-std::pair<double, double> range_of(const Chart& chart, const std::vector<double> Series::*values,
-                                   bool positive) {
+struct Range {
   double low = std::numeric_limits<double>::infinity();
-  double high = -low;
-  for (const Series& series : chart.series) {
-    for (const double v : series.*values) {
+  double high = -std::numeric_limits<double>::infinity();
+
+  [[nodiscard]] bool empty() const { return !(low <= high); }
+  void cover(const std::vector<double>& values, bool positive) {
+    for (const double v : values) {
       if (!std::isfinite(v) || (positive && v <= 0.0)) continue;
       low = std::min(low, v);
       high = std::max(high, v);
     }
   }
-  return {low, high};
+};
+
+/// Of the points that have a y.
+Range x_range(const Chart& chart) {
+  Range range;
+  for (const Series& series : chart.series) {
+    std::vector<double> shown;
+    for (std::size_t i = 0; i < series.x.size(); ++i) {
+      if (std::isfinite(series.y[i])) shown.push_back(series.x[i]);
+    }
+    range.cover(shown, chart.log_x);
+  }
+  return range;
+}
+
+Range y_range(const Chart& chart) {
+  Range range;
+  for (const Series& series : chart.series) {
+    for (const auto* values : {&series.y, &series.low, &series.high}) range.cover(*values, chart.log_y);
+  }
+  return range;
+}
+
+/// Between marks, or where a power of ten is too far away, even steps serve a logarithmic axis too.
+std::vector<double> ticks_for(const Range& range, bool log, double step) {
+  if (log) {
+    std::vector<double> ticks = log_ticks(range.low, range.high);
+    if (ticks.size() > 2) return ticks;
+  }
+  return linear_ticks(range.low, range.high, step);
 }
 
 Axis make_x_axis(const Chart& chart, double right) {
-  auto [low, high] = range_of(chart, &Series::x, false);
-  if (!(low < high)) high = low + 1.0;
-  Axis axis{low, high, false, kLeft, right, {}};
-  axis.ticks = linear_ticks(low, high, std::max(1.0, nice_step(high - low, 10.0)));
+  Range range = x_range(chart);
+  if (!(range.low < range.high)) range.high = chart.log_x ? 2.0 * range.low : range.low + 1.0;
+  const double step = nice_step(range.high - range.low, 10.0);
+  Axis axis{range.low, range.high, chart.log_x, kLeft, right, {}};
+  axis.ticks = ticks_for(range, chart.log_x, chart.whole_x ? std::max(1.0, step) : step);
   return axis;
 }
 
-Axis make_y_axis(const Chart& chart) {
-  auto [low, high] = range_of(chart, &Series::y, chart.log_y);
-  if (chart.log_y) {
-    const double pad = std::max(1.15, std::pow(high / low, 0.04));
-    low /= pad;
-    high *= pad;
-  } else {
-    low = std::min(low, 0.0);
-    high = high > low ? high * 1.04 : low + 1.0;
+/// A little wider than the values, and never of no width.
+Range padded(Range range, bool log) {
+  if (log) {
+    const double pad = std::max(1.02, std::pow(range.high / range.low, 0.04));
+    return {range.low / pad, range.high * pad};
   }
-  Axis axis{low, high, chart.log_y, kHeight - kBottom, kTop, {}};
-  axis.ticks = chart.log_y ? log_ticks(low, high) : linear_ticks(low, high, nice_step(high - low, 6.0));
+  const double pad = 0.04 * (range.high - range.low);
+  if (pad > 0.0) return {range.low - pad, range.high + pad};
+  const double around = range.low == 0.0 ? 1.0 : 0.1 * std::abs(range.low);
+  return {range.low - around, range.high + around};
+}
+
+Axis make_y_axis(const Chart& chart, double bottom) {
+  Range shown = y_range(chart);
+  if (chart.top && *chart.top > shown.low) shown.high = std::min(shown.high, *chart.top);
+  const Range range = padded(shown, chart.log_y);
+  Axis axis{range.low, range.high, chart.log_y, bottom, kTop, {}};
+  axis.ticks = ticks_for(range, chart.log_y, nice_step(range.high - range.low, 6.0));
   return axis;
 }
 
@@ -136,12 +166,36 @@ std::string draw_grid(const Chart& chart, const Axis& x, const Axis& y) {
   out += fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n",
                      x.from, x.to, y.from);
   out += fmt::format("<text class=\"name\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
-                     (x.from + x.to) / 2.0, kHeight - 8.0, escape_html(chart.x_label));
+                     (x.from + x.to) / 2.0, y.from + kBottom - 8.0, escape_html(chart.x_label));
   return out +
          fmt::format("<text class=\"name\" x=\"0\" y=\"14\">{}</text>\n</g>\n", escape_html(chart.y_label));
 }
 
-/// The path of a line with gaps, and its markers.
+/// One closed shape per stretch without a gap. What falls below a logarithmic axis ends at its foot.
+std::string draw_band(const Series& series, const Axis& x, const Axis& y) {
+  const auto place_low = [&](double v) { return y.place(y.log ? std::max(v, y.low) : v); };
+  std::string shapes;
+  std::string forth;
+  std::string back;
+  const auto close = [&] {
+    if (!forth.empty()) shapes += "M" + forth.substr(1) + back + "Z";
+    forth.clear();
+    back.clear();
+  };
+  for (std::size_t i = 0; i < series.low.size(); ++i) {
+    if (!x.holds(series.x[i]) || !y.holds(series.high[i]) || !std::isfinite(series.low[i])) {
+      close();
+      continue;
+    }
+    const double px = x.place(series.x[i]);
+    forth += fmt::format("L{:.1f} {:.1f}", px, y.place(series.high[i]));
+    back = fmt::format("L{:.1f} {:.1f}", px, place_low(series.low[i])) + back;
+  }
+  close();
+  return shapes.empty() ? "" : fmt::format("<path class=\"band\" d=\"{}\"/>", shapes);
+}
+
+/// The path of a line with gaps, its markers, and the band behind them.
 std::string draw_series(const Series& series, const std::string& colour, const Axis& x, const Axis& y) {
   std::string path;
   std::string markers;
@@ -159,8 +213,8 @@ std::string draw_series(const Series& series, const std::string& colour, const A
     pen_down = drawable;
   }
   if (path.empty()) return "";
-  return fmt::format("<g class=\"{}\"><title>{}</title><path d=\"{}\"/>{}</g>\n", colour,
-                     escape_html(series.name), path, markers);
+  return fmt::format("<g class=\"{}\"><title>{}</title>{}<path d=\"{}\"/>{}</g>\n", colour,
+                     escape_html(series.name), draw_band(series, x, y), path, markers);
 }
 
 /// A line's name beside its last point.
@@ -188,8 +242,8 @@ void spread(std::vector<EndLabel>& labels, double top, double bottom) {
   }
 }
 
-std::string draw_labels(std::vector<EndLabel> labels, double right) {
-  spread(labels, kTop, kHeight - kBottom);
+std::string draw_labels(std::vector<EndLabel> labels, double right, double bottom) {
+  spread(labels, kTop, bottom);
   std::string out = "<g class=\"ends\">\n";
   for (const EndLabel& label : labels) {
     out += fmt::format(
@@ -205,7 +259,7 @@ double label_room(const Chart& chart) {
   std::size_t longest = 0;
   for (const Series& series : chart.series)
     longest = std::max(longest, std::min(series.name.size(), kLongestLabel));
-  return 24.0 + kCharacter * static_cast<double>(longest + 7);  // the name, and the value it ends with
+  return 24.0 + kCharacter * static_cast<double>(longest + 10);  // the name, and the value it ends with
 }
 
 EndLabel end_label(const Series& series, const std::string& colour, const Axis& x, const Axis& y) {
@@ -225,11 +279,24 @@ std::string series_class(std::size_t k) {
 
 std::string role_class(Role role) { return role == Role::kReference ? "reference" : "baseline"; }
 
+/// Room for a label each.
+double height_of(const Chart& chart) {
+  return std::max(kLeastHeight, kTop + kBottom + kLabelGap * static_cast<double>(chart.series.size()));
+}
+
 std::string draw_all(const Chart& chart) {
   const double right = kWidth - label_room(chart);
+  const double bottom = height_of(chart) - kBottom;
   const Axis x = make_x_axis(chart, right);
-  const Axis y = make_y_axis(chart);
+  const Axis y = make_y_axis(chart, bottom);
   std::string out = draw_grid(chart, x, y);
+  // An image within the image hides what leaves it.
+  if (chart.top) {
+    out += fmt::format(
+        "<svg x=\"0\" y=\"{0:.1f}\" width=\"{1:.1f}\" height=\"{2:.1f}\" viewBox=\"0 {0:.1f} {1:.1f} "
+        "{2:.1f}\">\n",
+        kTop - 4.0, kWidth, bottom - kTop + 8.0);
+  }
   std::vector<EndLabel> labels;
   std::size_t k = 0;
   for (const Series& series : chart.series) {
@@ -238,54 +305,22 @@ std::string draw_all(const Chart& chart) {
     out += draw_series(series, colour, x, y);
     labels.push_back(end_label(series, colour, x, y));
   }
+  if (chart.top) out += "</svg>\n";
   std::erase_if(labels, [](const EndLabel& label) { return label.text.empty(); });
-  return out + draw_labels(std::move(labels), right);
+  return out + draw_labels(std::move(labels), right, bottom);
 }
 
 }  // namespace
 
 std::string render_svg(const Chart& chart) {
-  const auto [low, high] = range_of(chart, &Series::y, chart.log_y);
-  const bool empty = !(low <= high);
-  return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" role=\"img\" viewBox=\"0 0 {0} {1}\" "
-      "aria-labelledby=\"{2}-title {2}-desc\">\n<title id=\"{2}-title\">{3}</title>\n<desc "
-      "id=\"{2}-desc\">{4}</desc>\n"
-      "{5}</svg>\n",
-      kWidth, empty ? kEmptyHeight : kHeight, chart.id, escape_html(chart.title),
-      escape_html(chart.description),
-      empty ? "<text class=\"empty\" x=\"0\" y=\"20\">Nothing to draw: every value is zero.</text>\n"
-            : draw_all(chart));
-}
-
-std::string escape_html(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n') {
-          out += "\uFFFD";
-        } else {
-          out += c;
-        }
-    }
+  const bool empty = x_range(chart).empty() || y_range(chart).empty();
+  if (empty) {
+    return svg_frame(
+        chart.id, chart.title, chart.description, kWidth, kEmptyHeight,
+        fmt::format("<text class=\"empty\" x=\"0\" y=\"20\">Nothing to draw: no value{}.</text>\n",
+                    chart.log_y ? " above zero" : ""));
   }
-  return out;
+  return svg_frame(chart.id, chart.title, chart.description, kWidth, height_of(chart), draw_all(chart));
 }
 
 }  // namespace cdgrab::cli

@@ -3,9 +3,8 @@
 // serves light, dark and print.
 #pragma once
 
-#include <cstddef>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace cdgrab::cli {
@@ -21,6 +20,8 @@ struct Series {
   std::vector<double> x;
   std::vector<double> y;  ///< as many; a value that cannot be drawn leaves a gap
   Role role = Role::kCompared;
+  std::vector<double> low = {};  ///< a band around the line, as many as y; empty: none
+  std::vector<double> high = {};
 };
 
 struct Chart {
@@ -29,14 +30,14 @@ struct Chart {
   std::string description;  ///< for those who cannot see it
   std::string x_label;
   std::string y_label;
-  bool log_y = false;
+  bool log_x = false;
+  bool log_y = false;         ///< otherwise the axis fits the values and need not show zero
+  bool whole_x = false;       ///< x counts something: marks at whole numbers only
+  std::optional<double> top;  ///< of the y axis; what is above is cut off
   std::vector<Series> series;
 };
 
 /// Lines named at their ends, so no legend has to be looked up.
 std::string render_svg(const Chart& chart);
-
-/// &, <, >, " and ' as entities; control characters become U+FFFD.
-std::string escape_html(std::string_view text);
 
 }  // namespace cdgrab::cli

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "cdgrab/error.hpp"
+#include "compare_options.hpp"
 #include "train.hpp"
 
 namespace cdgrab::cli {
@@ -36,5 +37,6 @@ namespace fs = std::filesystem;
 }  // namespace
 
 void run_train(const TrainOptions& options) { hand_over(options.words); }
+void run_compare(const CompareOptions& options) { hand_over(options.words); }
 
 }  // namespace cdgrab::cli

@@ -50,6 +50,7 @@ Chart bound_chart(const HerdResult& result, const std::string& id, const std::st
   chart.x_label = "rounds of balancing behind the order";
   chart.y_label = fmt::format("largest {} norm of a prefix sum, log scale", norm);
   chart.log_y = true;
+  chart.whole_x = true;
   const std::size_t points = result.lanes.front().bounds.size();
   Series random{"random", {}, {}, Role::kReference};
   for (std::size_t round = 0; round < points; ++round) {
@@ -98,8 +99,9 @@ std::string herd_report(const HerdOptions& options, const HerdResult& result) {
       "faster training "
       "is guaranteed to converge. Each round observes every vector once and makes the next order.";
   page.summary = summary_table(result);
-  page.charts = {bound_chart(result, "linf", "l\u221e", &HerdingBound::linf),
-                 bound_chart(result, "l2", "l2", &HerdingBound::l2)};
+  page.sections.emplace_back();
+  page.sections.back().charts = {bound_chart(result, "linf", "l\u221e", &HerdingBound::linf),
+                                 bound_chart(result, "l2", "l2", &HerdingBound::l2)};
   page.details = {rounds_table(result)};
   page.settings = {
       {"Vectors", options.file.empty() ? "generated, independent N(0, 1/dim)" : options.file},

@@ -117,6 +117,7 @@ int run(int argc, char** argv) {
   app.footer("Exit codes: 0 done, 1 other failure, 2 usage, 3 bad data, 4 state mismatch, 130 interrupted.");
   const CommandLine line{{argv, argv + argc}, join_command_line(argc, argv)};
   add_train(app, line);
+  add_compare(app, line);
   add_tasks(app);
   add_herd(app, line.text);
   add_inspect(app);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bars.hpp"
 #include "chart.hpp"
 
 namespace cdgrab::cli {
@@ -17,13 +18,24 @@ struct Table {
   std::vector<std::vector<std::string>> rows;
 };
 
+/// Figures and tables that belong together.
+struct Section {
+  std::string title;  ///< empty: the figures follow without one
+  std::string text;
+  std::vector<Chart> charts;
+  std::vector<Bars> bars;
+  std::vector<Table> tables;
+};
+
 /// The parts of a page, top to bottom.
 struct Page {
   std::string kicker;  ///< the small line above the headline
   std::string headline;
   std::string lead;
   Table summary;
-  std::vector<Chart> charts;
+  std::string caption;             ///< how to read it
+  std::vector<std::string> notes;  ///< what to know before believing it
+  std::vector<Section> sections;
   std::vector<Table> details;
   std::vector<std::pair<std::string, std::string>> settings;
   std::string command;

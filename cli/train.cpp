@@ -37,13 +37,6 @@ void print_line(const ordered_json& line) {
   std::fflush(stdout);
 }
 
-std::string format_duration(double seconds) {
-  const auto whole = static_cast<long>(std::lround(seconds));
-  if (whole < 60) return fmt::format("{} s", whole);
-  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
-  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
-}
-
 class Table {
  public:
   explicit Table(const Run& run) : averages_(run.settings().average == training::Average::kTail) {

@@ -42,7 +42,8 @@ ordered_json to_json(const EpochRecord& record, const std::string& metric) {
   out["lr"] = record.lr;
   out["seconds"] = {{"training", record.seconds.training},
                     {"observing", record.seconds.observing},
-                    {"evaluating", record.seconds.evaluating}};
+                    {"evaluating", record.seconds.evaluating},
+                    {"ordering", record.seconds.ordering}};
   if (record.herding)
     out["herding"] = {{"used", bound(record.herding->used)}, {"next", bound(record.herding->next)}};
   if (record.diverged) out["diverged"] = true;
@@ -58,7 +59,7 @@ EpochRecord record_from_json(const ordered_json& json) try {
   record.lr = json.at("lr").get<double>();
   const ordered_json& seconds = json.at("seconds");
   record.seconds = {seconds.at("training").get<double>(), seconds.at("observing").get<double>(),
-                    seconds.at("evaluating").get<double>()};
+                    seconds.at("evaluating").get<double>(), seconds.at("ordering").get<double>()};
   if (json.contains("herding"))
     record.herding = {as_bound(json.at("herding").at("used")), as_bound(json.at("herding").at("next"))};
   record.diverged = json.contains("diverged");

@@ -23,6 +23,7 @@ struct Seconds {
   double training = 0.0;   ///< forward, backward and the optimizer's step
   double observing = 0.0;  ///< gradients per example, signs, the next order
   double evaluating = 0.0;
+  double ordering = 0.0;  ///< the part of `observing` that made the next order
 };
 
 struct EpochRecord {

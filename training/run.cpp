@@ -193,7 +193,7 @@ bool Run::Impl::step() {
   if (!examples) throw InvariantError("Run::step", "an epoch without examples");
   const double loss = train_on(*examples);
   ++steps_;
-  const bool through = sampler_.core().position().handed_out >= sampler_.core().length();
+  const bool through = sampler_.core().position().handed_out >= task_->examples();
   if (!std::isfinite(loss) || through) end_epoch(!std::isfinite(loss));
   return !std::isfinite(loss) || through;
 }
@@ -239,12 +239,13 @@ void Run::Impl::end_epoch(bool diverged) {
   }
   record.diverged = diverged || !std::isfinite(record.last.loss);
   if (record.epoch > 0 && !record.diverged) {
-    const Stopwatch watch(&seconds_.observing);
+    const Stopwatch watch(&seconds_.ordering);
     if (order_.curriculum) sampler_.core().set_scores(losses_);
     sampler_.end_epoch();
     if (settings_.herding) record.herding = sampler_.core().herding();
     schedule_.end_epoch(record.last.loss);
   }
+  seconds_.observing += seconds_.ordering;
   record.seconds = std::exchange(seconds_, {});
   records_.push_back(record);
   if (settings_.herding) epoch_end_ = state_now();
@@ -322,7 +323,7 @@ void Run::Impl::load(const State& state) {
   records_ = std::move(records);
   steps_ = static_cast<std::uint64_t>(state.integer("steps"));
   seconds_ = {state.number("seconds.training"), state.number("seconds.observing"),
-              state.number("seconds.evaluating")};
+              state.number("seconds.evaluating"), 0.0};  // an order is made between epochs, not within
   if (settings_.herding) epoch_end_ = state;
 }
 
@@ -334,9 +335,12 @@ std::shared_ptr<const Task> open(const Settings& settings) {
 
 TaskFacts facts_of(const Task& task) {
   const tasks::Metric metric = task.metric();
-  return {task.examples(), static_cast<std::size_t>(task.validation().size()),
-          static_cast<std::size_t>(task.make_model(0).weights().numel()), metric.name,
-          metric.larger_is_better};
+  return {task.examples(),
+          static_cast<std::size_t>(task.validation().size()),
+          static_cast<std::size_t>(task.make_model(0).weights().numel()),
+          metric.name,
+          metric.larger_is_better,
+          task.fingerprint()};
 }
 
 Settings settings_of(const State& state) {

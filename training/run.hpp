@@ -33,6 +33,7 @@ struct TaskFacts {
   std::size_t parameters = 0;
   std::string metric;
   bool larger_is_better = false;
+  std::uint64_t fingerprint = 0;  ///< of the examples
 };
 
 /// Reads or generates the examples that `settings` names. Checks the settings against them.

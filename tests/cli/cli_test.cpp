@@ -73,7 +73,7 @@ TEST_F(Cli, HelpAndVersionAreData) {
 }
 
 TEST_F(Cli, UsageMistakesExitWithTwoAndNameTheNearest) {
-  expect_failure(2, {}, "allowed: train, tasks, herd, inspect");
+  expect_failure(2, {}, "allowed: train, compare, tasks, herd, inspect");
   expect_failure(2, {"hred"}, "the nearest is `herd`");
   expect_failure(2, {"hred", "--rounds", "3"}, "the nearest is `herd`");
   expect_failure(2, {"--vesion"}, "the nearest is `--version`");
@@ -329,21 +329,11 @@ TEST_F(Cli, ReportStandsAlone) {
     EXPECT_FALSE(has(page, foreign)) << foreign;
 }
 
-std::string find_chromium() {
-  for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
-    const Outcome outcome = test::run_program({"sh", "-c", std::string("command -v ") + name});
-    if (outcome.exit_code == 0) return name;
-  }
-  return "";
-}
-
 TEST_F(Cli, ReportLoadsInABrowserWithoutComplaint) {
-  const std::string chromium = find_chromium();
+  const std::string chromium = test::find_chromium();
   if (chromium.empty()) GTEST_SKIP() << "no chromium on PATH: the page was NOT loaded in a browser";
   ASSERT_EQ(run({"herd", "--examples", "300", "--report", "r.html"}).exit_code, 0);
-  const Outcome page = test::run_program(
-      {chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-       "--user-data-dir=" + in("profile").string(), "--dump-dom", "file://" + in("r.html").string()});
+  const Outcome page = test::load_in_browser(chromium, in("r.html"), in("profile"));
   ASSERT_EQ(page.exit_code, 0) << page.err;
   EXPECT_FALSE(has(page.err, "CONSOLE")) << page.err;
   EXPECT_TRUE(has(page.out, "<figure>"));

@@ -37,6 +37,20 @@ inline std::vector<nlohmann::json> json_lines(const std::string& text) {
   return lines;
 }
 
+/// The program, or nothing if there is none.
+inline std::string find_chromium() {
+  for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
+    if (run_program({"sh", "-c", std::string("command -v ") + name}).exit_code == 0) return name;
+  }
+  return "";
+}
+
+/// What the page is once loaded on stdout, and what it complains of on stderr.
+inline Outcome load_in_browser(const std::string& chromium, const fs::path& page, const fs::path& profile) {
+  return run_program({chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+                      "--user-data-dir=" + profile.string(), "--dump-dom", "file://" + page.string()});
+}
+
 /// Each test works in a folder of its own.
 class Cli : public ::testing::Test {
  protected:
