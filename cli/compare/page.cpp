@@ -317,7 +317,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const CompareResult
   std::vector<std::pair<std::string, std::string>> settings = {{"Task", result.task}};
   std::vector<std::string> rates;
   for (const double rate : result.rates) rates.push_back(format_short(rate));
-  settings.insert(settings.end(), result.settings.begin(), result.settings.end());
+  for (const auto& [name, value] : result.settings) settings.emplace_back(capitalised(name), value);
   settings.insert(settings.end(),
                   {{"Orders", fmt::format("{}", fmt::join(result.orders, ", "))},
                    {"Schedules", fmt::format("{}", fmt::join(result.schedules, ", "))},

@@ -91,7 +91,7 @@ Verdict judge_match(const CompareResult& result, const Match& best, const Match&
       helps_only_plain(best, plain) ? "Only at a constant rate does ordering help here" : "";
   switch (best.standing()) {
     case Standing::kBelow:
-      return {fmt::format("Yes: \u201c{}\u201d helps here", order),
+      return {fmt::format("Yes, epoch for epoch: \u201c{}\u201d ends lower", order),
               fmt::format("Yes: {}, beyond the seeds' deviation{}.", outcome(result, best), clause),
               {}};
     case Standing::kAlike:
