@@ -149,8 +149,14 @@ Splits from_mnist(const fs::path& folder, const Source& source) {
 Splits read(const Source& source) {
   const fs::path path = source.data;
   if (!fs::is_directory(path)) return from_libsvm(path, source);
-  return fs::exists(path / "x.npy") || fs::exists(path / "y.npy") ? from_npy(path, source)
-                                                                  : from_mnist(path, source);
+  if (fs::exists(path / "x.npy") || fs::exists(path / "y.npy")) return from_npy(path, source);
+  for (const char* end : {"", ".gz"})
+    if (fs::exists(path / fmt::format("train-images-idx3-ubyte{}", end))) return from_mnist(path, source);
+  throw FileError(
+      "--data",
+      fmt::format("\"{}\" has neither x.npy nor train-images-idx3-ubyte[.gz]; give such a folder, or "
+                  "a LIBSVM file itself",
+                  path.string()));
 }
 
 }  // namespace

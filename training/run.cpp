@@ -10,7 +10,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <optional>
 #include <utility>
 #include <variant>
 
@@ -143,9 +142,7 @@ class Run::Impl {
     return std::visit([](const auto& typed) { return typed.hash(); }, typed_);
   }
   [[nodiscard]] Memory memory() const;
-  /// A recorded herding bound needs all vectors of an epoch, which no checkpoint has: then it is the state at
-  /// the last epoch's end.
-  [[nodiscard]] State state() { return settings_.herding && epoch_end_ ? *epoch_end_ : state_now(); }
+  [[nodiscard]] State state();
   void load(const State& state);
   [[nodiscard]] std::vector<double> weights() const {
     return std::visit([](const auto& typed) { return typed.copy(); }, typed_);
@@ -175,11 +172,9 @@ class Run::Impl {
   double train_on(std::vector<std::size_t>& examples);
   void end_epoch(bool diverged);
   Score score();
-  [[nodiscard]] State state_now();
 
-  Seconds seconds_;                 ///< of the epoch under way
-  std::vector<double> losses_;      ///< of the training examples, as evaluated last
-  std::optional<State> epoch_end_;  ///< kept with a herding bound only
+  Seconds seconds_;             ///< of the epoch under way
+  std::vector<double> losses_;  ///< of the training examples, as evaluated last
 };
 
 bool Run::Impl::step() {
@@ -248,7 +243,6 @@ void Run::Impl::end_epoch(bool diverged) {
   seconds_.observing += seconds_.ordering;
   record.seconds = std::exchange(seconds_, {});
   records_.push_back(record);
-  if (settings_.herding) epoch_end_ = state_now();
 }
 
 Score Run::Impl::score() {
@@ -274,7 +268,7 @@ Memory Run::Impl::memory() const {
   return memory;
 }
 
-State Run::Impl::state_now() {
+State Run::Impl::state() {
   State state;
   state.set("kind", std::string("run"));
   state.set("settings", to_json(settings_).dump());
@@ -324,7 +318,6 @@ void Run::Impl::load(const State& state) {
   steps_ = static_cast<std::uint64_t>(state.integer("steps"));
   seconds_ = {state.number("seconds.training"), state.number("seconds.observing"),
               state.number("seconds.evaluating"), 0.0};  // an order is made between epochs, not within
-  if (settings_.herding) epoch_end_ = state;
 }
 
 std::shared_ptr<const Task> open(const Settings& settings) {

@@ -67,9 +67,8 @@ class Run {
   [[nodiscard]] std::uint64_t weights_hash() const;
   [[nodiscard]] Memory memory() const;
 
-  /// Everything, between any two steps (with settings().herding, as it was when the last epoch ended); load()
-  /// takes it into a run made of the same task and settings, which then goes on as if it had never stopped.
-  /// Throws StateMismatch for any other.
+  /// Everything, between any two steps; load() takes it into a run made of the same task and settings, which
+  /// then goes on as if it had never stopped. Throws StateMismatch for any other.
   [[nodiscard]] State state() const;
   void load(const State& state);
 
