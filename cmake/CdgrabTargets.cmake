@@ -18,9 +18,15 @@ function(cdgrab_target_defaults target)
   endif()
 endfunction()
 
+# What only calls others, and loops over no numbers: optimising it takes as long as all else, and wins nothing.
+function(cdgrab_glue target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # The adapter's precompiled header: most of what it takes to compile a file that includes torch. It fits only what is
 # compiled as the adapter's own sources are.
 function(cdgrab_reuse_torch_header target)
+  cdgrab_glue(${target})
   target_compile_definitions(${target} PRIVATE cdgrab_torch_EXPORTS)
   target_compile_options(${target} PRIVATE -fPIC)
   target_link_libraries(${target} PRIVATE fmt::fmt-header-only)

@@ -152,11 +152,12 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   observation->budget_ = options.budget;
   observation->finish_ = std::move(finish);
   observation->expect(graph, options.parameters);
-  observation->watch(observation);
+  observation->watch();
   return observation;
 }
 
-void Observation::watch(const std::shared_ptr<Observation>& self) {
+void Observation::watch() {
+  const auto self = shared_from_this();
   const auto hook = [&](Node* node, Hook::Action action) {
     node->add_pre_hook(std::make_unique<Hook>(self, std::move(action)));
   };

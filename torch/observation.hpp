@@ -56,7 +56,7 @@ class Observation : public std::enable_shared_from_this<Observation> {
   class WholeHook;
 
   void expect(const Graph& graph, const ParameterSet& parameters);
-  void watch(const std::shared_ptr<Observation>& self);
+  void watch();
   void begin(const Tensor& upstream);
   void check_alone() const;
   void check_begun() const;
