@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that work together: processes or threads that call the same verbs in the same sequence. One transport
+// verb, exchange(), carries them all, so what a sum returns is defined here and not by the transport.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace cdgrab {
+
+enum class Verb { kSum, kAllGather, kAllToAll };
+inline constexpr std::size_t kVerbs = 3;
+
+/// Bytes that left this rank for others and came from them. What a rank keeps for itself is not counted.
+struct Traffic {
+  std::uint64_t calls = 0;
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+};
+
+/// Every verb is collective: each rank calls it, and returns when it has what it needs of the others. If one
+/// does not come within timeout(), or is gone, the others throw CommunicationError, naming it where they know.
+/// After that the communicator is of no use. One thread at a time.
+class Communicator {
+ public:
+  using Sent = std::span<const std::byte>;
+  using Received = std::span<std::byte>;
+
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  [[nodiscard]] virtual std::size_t rank() const = 0;
+  [[nodiscard]] virtual std::size_t ranks() const = 0;
+
+  /// values[k] becomes the sum of all ranks' values[k], added in the order of the ranks: the same bits
+  /// everywhere. The same length on all ranks.
+  void sum(std::span<double> values);
+  /// What each rank gave, by rank. Lengths may differ, and need not be known.
+  [[nodiscard]] std::vector<std::vector<std::byte>> all_gather(Sent mine);
+  /// The same where lengths are known: rank r's bytes arrive in pieces[r].
+  void all_gather(Sent mine, std::span<const Received> pieces);
+  /// send[r] goes to rank r, and receive[r] is filled by it; their lengths agree, and may be 0.
+  void all_to_all(std::span<const Sent> send, std::span<const Received> receive);
+
+  /// Another one of the same ranks, for another thread: the two do not meet. Collective.
+  [[nodiscard]] virtual std::unique_ptr<Communicator> duplicate() = 0;
+
+  [[nodiscard]] const Traffic& traffic(Verb verb) const { return traffic_.at(static_cast<std::size_t>(verb)); }
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
+  /// 10 minutes at first.
+  virtual void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+
+ protected:
+  Communicator() = default;
+  /// send[r] to rank r for every r, and receive[r] from it. To itself a rank copies.
+  virtual void exchange(std::span<const Sent> send, std::span<const Received> receive) = 0;
+
+ private:
+  void count(Verb verb, std::span<const Sent> send, std::span<const Received> receive);
+
+  std::array<Traffic, kVerbs> traffic_{};
+  std::chrono::milliseconds timeout_ = std::chrono::minutes(10);
+};
+
+}  // namespace cdgrab
