@@ -24,8 +24,8 @@ struct Traffic {
 };
 
 /// Every verb is collective: each rank calls it, and returns when it has what it needs of the others. If one
-/// does not come within timeout(), or is gone, the others throw CommunicationError, naming it where they know.
-/// After that the communicator is of no use. One thread at a time.
+/// does not come within timeout(), or is gone, the others throw CommunicationError, naming it where they
+/// know. After that the communicator is of no use. One thread at a time.
 class Communicator {
  public:
   using Sent = std::span<const std::byte>;
@@ -51,7 +51,9 @@ class Communicator {
   /// Another one of the same ranks, for another thread: the two do not meet. Collective.
   [[nodiscard]] virtual std::unique_ptr<Communicator> duplicate() = 0;
 
-  [[nodiscard]] const Traffic& traffic(Verb verb) const { return traffic_.at(static_cast<std::size_t>(verb)); }
+  [[nodiscard]] const Traffic& traffic(Verb verb) const {
+    return traffic_.at(static_cast<std::size_t>(verb));
+  }
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
   /// 10 minutes at first.
   virtual void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
