@@ -20,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint8_t kClasses = 10;
-constexpr std::size_t kImage = std::size_t{3} * 32 * 32;
-constexpr std::size_t kRecord = 1 + kImage;
+constexpr std::size_t kImageBytes = std::size_t{3} * 32 * 32;
+constexpr std::size_t kRecordBytes = 1 + kImageBytes;
 
 class BatchReader {
  public:
@@ -30,13 +30,13 @@ class BatchReader {
   // Adds the file's records to `all`.
   void read() {
     constexpr std::size_t kRecords = 64;
-    std::vector<std::uint8_t> block(kRecords * kRecord);
+    std::vector<std::uint8_t> block(kRecords * kRecordBytes);
     std::size_t count = 0;
     do {
       count = file_.read(block);
-      for (std::size_t at = 0; at < count; at += kRecord) {
-        if (count - at < kRecord) fail_length(count - at);
-        add(std::span(block).subspan(at, kRecord));
+      for (std::size_t at = 0; at < count; at += kRecordBytes) {
+        if (count - at < kRecordBytes) fail_length(count - at);
+        add(std::span(block).subspan(at, kRecordBytes));
       }
     } while (count == block.size());
     if (records_ == 0) {
@@ -51,7 +51,7 @@ class BatchReader {
       file_.fail(fmt::format(
           "label {} at offset {}; allowed are 0..9, one every {} bytes: name a file of the binary "
           "version of CIFAR-10",
-          label, records_ * kRecord, kRecord));
+          label, records_ * kRecordBytes, kRecordBytes));
     }
     all_.labels.values.push_back(label);
     const auto image = record.subspan(1);
@@ -63,7 +63,7 @@ class BatchReader {
     file_.fail(
         fmt::format("truncated: {} bytes at offset {}, where a record of {} begins; allowed are whole "
                     "records: copy the file again, or name one of the binary version of CIFAR-10",
-                    left, records_ * kRecord, kRecord));
+                    left, records_ * kRecordBytes, kRecordBytes));
   }
 
   GzFile file_;

@@ -29,9 +29,9 @@ std::string first_of(const std::vector<std::int64_t>& names) {
                      names.size() > kShown ? " .." : "");
 }
 
-class Parser {
+class LibsvmParser {
  public:
-  Parser(const std::filesystem::path& path, const SparseExamples* like)
+  LibsvmParser(const std::filesystem::path& path, const SparseExamples* like)
       : lines_(path, "read_libsvm"), like_(like) {}
 
   SparseExamples parse() {
@@ -159,10 +159,10 @@ class Parser {
 
 }  // namespace
 
-SparseExamples read_libsvm(const std::filesystem::path& path) { return Parser(path, nullptr).parse(); }
+SparseExamples read_libsvm(const std::filesystem::path& path) { return LibsvmParser(path, nullptr).parse(); }
 
 SparseExamples read_libsvm(const std::filesystem::path& path, const SparseExamples& like) {
-  return Parser(path, &like).parse();
+  return LibsvmParser(path, &like).parse();
 }
 
 }  // namespace cdgrab::data

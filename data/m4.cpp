@@ -67,9 +67,9 @@ class Fields {
   bool done_ = false;
 };
 
-class Parser {
+class M4Parser {
  public:
-  explicit Parser(const fs::path& path) : lines_(path, "read_m4") {}
+  explicit M4Parser(const fs::path& path) : lines_(path, "read_m4") {}
 
   std::vector<Series> parse() {
     parse_header();
@@ -207,7 +207,7 @@ std::vector<Series> in_order_of(const std::vector<Series>& train, std::vector<Se
 
 }  // namespace
 
-std::vector<Series> read_m4(const fs::path& path) { return Parser(path).parse(); }
+std::vector<Series> read_m4(const fs::path& path) { return M4Parser(path).parse(); }
 
 SeriesSplits read_m4_folder(const fs::path& folder) {
   const std::set<std::string> names = names_in(folder);

@@ -56,8 +56,8 @@ Field parse_field(std::string_view piece) {
   const std::size_t equals = piece.find('=');
   const std::string_view key = trimmed(piece.substr(0, equals));
   if (key.empty()) {
-    refuse(
-        fmt::format("an option without a name in {}; write key=value between the separators", quoted(piece)));
+    refuse(fmt::format("an option without a name in {}; write key=value between the separators",
+                       in_quotes(piece)));
   }
   if (find_name(key) != nullptr && equals == std::string_view::npos) {
     refuse(fmt::format(
@@ -79,8 +79,8 @@ std::vector<Field> parse_fields(std::span<const std::string_view> pieces) {
     const Field field = parse_field(piece);
     for (const Field& before : fields) {
       if (before.key == field.key) {
-        refuse(fmt::format("`{}` is given twice ({} and {}); give it once", field.key, quoted(before.value),
-                           quoted(field.value)));
+        refuse(fmt::format("`{}` is given twice ({} and {}); give it once", field.key,
+                           in_quotes(before.value), in_quotes(field.value)));
       }
     }
     fields.push_back(field);
@@ -131,7 +131,7 @@ std::string print_spec(const Spec& spec) {
   }
   if (parse_spec(text) != spec) {
     refuse(fmt::format("these fields have no text: the nearest is {}; make specs with parse_spec",
-                       quoted(text)));
+                       in_quotes(text)));
   }
   return text;
 }

@@ -16,6 +16,9 @@ namespace {
 
 /// Parameters up to this size share one matrix of rows: a copy costs less than a pass of their own.
 constexpr std::int64_t kSmall = 4096;
+/// With more registers than this (a tree of accumulators) products with each cost more in factors than
+/// forming the rows once.
+constexpr std::size_t kFewRegisters = 8;
 
 bool wide(const Tensor& tensor) { return tensor.scalar_type() == at::kDouble; }
 
@@ -384,7 +387,7 @@ void GhostGeometry::meet(const Observed& observed) {
     if (!p.parameter.device().is_cpu()) continue;
     if (slot.numel <= kSmall)
       slot.part = small_part = small_part == kFactors ? next_part++ : small_part;
-    else if (p.gradients.is_rows())
+    else if (p.gradients.is_rows() || names().size() > kFewRegisters)
       slot.part = next_part++;
   }
   if (!fresh.empty()) ++meetings_;

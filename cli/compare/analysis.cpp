@@ -112,10 +112,15 @@ const Cost* cost_of(const CompareResult& result, const std::string& order) {
   return found == result.costs.end() ? nullptr : &*found;
 }
 
+bool every_seed_below(const Spread& low, const Spread& high) {
+  return std::min(low.count, high.count) >= 3 && low.high < high.low;
+}
+
 }  // namespace
 
 Spread spread_of(std::span<const double> values) {
   Spread spread;
+  spread.count = values.size();
   if (values.empty()) return spread;
   const auto count = static_cast<double>(values.size());
   spread.mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
@@ -155,6 +160,8 @@ Standing compare_finals(const Spread& first, const Spread& second) {
   const double deviation = std::hypot(first.deviation, second.deviation);
   if (std::isnan(deviation)) return Standing::kUnknown;
   const double difference = second.mean - first.mean;
+  if (every_seed_below(first, second)) return Standing::kBelow;
+  if (every_seed_below(second, first)) return Standing::kAbove;
   if (std::abs(difference) <= deviation) return Standing::kAlike;
   return difference > 0.0 ? Standing::kBelow : Standing::kAbove;
 }

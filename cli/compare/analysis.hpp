@@ -18,6 +18,7 @@ struct Spread {
   double deviation = kNotThere;  ///< sample standard deviation; NaN for fewer than two values
   double low = kNotThere;
   double high = kNotThere;
+  std::size_t count = 0;
 };
 Spread spread_of(std::span<const double> values);
 
@@ -61,14 +62,15 @@ Curve bound_curve(const CompareResult& result, const Recipe& recipe, double rate
 std::vector<Entry> analyse(const CompareResult& result);
 
 enum class Standing {
-  kBelow,    ///< the first is lower, by more than the seeds' deviation
+  kBelow,    ///< the first is lower, by more than the seeds' deviation or for every seed
   kAlike,    ///< the difference is within the seeds' deviation
-  kAbove,    ///< the second is lower, by more
+  kAbove,    ///< the second is lower, likewise
   kUnknown,  ///< one seed: no deviation to compare with
 };
 
 /// Compares the difference of means with the standard deviation of a difference, the root of the sum of both
-/// variances.
+/// variances. One wild seed makes that deviation larger than any difference: three seeds or more that all end
+/// below all of the other's are below, too.
 Standing compare_finals(const Spread& first, const Spread& second);
 
 /// The lowest of the entries that `admits` lets in, at its best rate; null if there is none.

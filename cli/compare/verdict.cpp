@@ -62,6 +62,14 @@ std::string alike(const Match& match) {
                      final_text(*match.baseline), final_text(*match.other));
 }
 
+/// What makes the difference of the two one.
+std::string_view beyond(const Match& match) {
+  const Spread& a = match.baseline_final();
+  const Spread& b = match.other_final();
+  return std::abs(a.mean - b.mean) > std::hypot(a.deviation, b.deviation) ? "beyond the seeds' deviation"
+                                                                          : "for every seed";
+}
+
 /// Ordering helps at a constant rate, but not against the best of the baseline.
 bool helps_only_plain(const Match& best, const Match& plain) {
   return plain.complete() && plain.standing() == Standing::kBelow && best.standing() != Standing::kBelow;
@@ -92,7 +100,7 @@ Verdict judge_match(const CompareResult& result, const Match& best, const Match&
   switch (best.standing()) {
     case Standing::kBelow:
       return {fmt::format("Yes, epoch for epoch: \u201c{}\u201d ends lower", order),
-              fmt::format("Yes: {}, beyond the seeds' deviation{}.", outcome(result, best), clause),
+              fmt::format("Yes: {}, {}{}.", outcome(result, best), beyond(best), clause),
               {}};
     case Standing::kAlike:
       return {only.empty() ? "No: ordering does not help here" : only,
@@ -100,7 +108,7 @@ Verdict judge_match(const CompareResult& result, const Match& best, const Match&
               {}};
     case Standing::kAbove:
       return {only.empty() ? "No: random reshuffling ends lowest here" : only,
-              fmt::format("No: {}, beyond the seeds' deviation{}.", outcome(result, best), clause),
+              fmt::format("No: {}, {}{}.", outcome(result, best), beyond(best), clause),
               {}};
     case Standing::kUnknown:
       break;

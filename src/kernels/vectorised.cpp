@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vectorised kernels, compiled once per instruction set; the best is chosen at run time.
 // Vectors are kept in arrays below, which the sizeless types of SVE and RVV do not allow.
+#ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/vectorised.cpp"
 #include <hwy/foreach_target.h>

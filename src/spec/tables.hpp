@@ -124,7 +124,7 @@ inline void parse_block(Spec& spec, const Field& field) {
   if (!std::has_single_bit(spec.block) || levels < 1 || levels > kMaxDepth + 1) {
     refuse(fmt::format(
         "`block` of recursive-pair is {}; it must be a power of two from 2 to {}, one level per halving",
-        quoted(field.value), std::size_t{1} << (kMaxDepth + 1)));
+        in_quotes(field.value), std::size_t{1} << (kMaxDepth + 1)));
   }
   spec.depth = levels - 1;
 }

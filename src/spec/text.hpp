@@ -24,7 +24,7 @@ namespace cdgrab::detail {
 [[noreturn]] inline void refuse(const std::string& message) { throw UserError("spec", message); }
 
 /// Text from outside, fit for one line of a message.
-inline std::string quoted(std::string_view text) {
+inline std::string in_quotes(std::string_view text) {
   constexpr std::size_t kShown = 60;
   std::string out = "`";
   for (const char c : text.substr(0, kShown)) {
@@ -57,7 +57,7 @@ inline std::vector<std::string_view> split(std::string_view text, std::string_vi
 
 [[noreturn]] inline void refuse_word(std::string_view kind, std::string_view word,
                                      std::span<const std::string_view> allowed) {
-  refuse(fmt::format("unknown {} {}; the nearest is `{}`; allowed: {}", kind, quoted(word),
+  refuse(fmt::format("unknown {} {}; the nearest is `{}`; allowed: {}", kind, in_quotes(word),
                      nearest_word(word, allowed), fmt::join(allowed, ", ")));
 }
 
@@ -96,8 +96,8 @@ inline std::size_t parse_count(const Field& field, std::string_view value, std::
   std::size_t count = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
   if (error != std::errc{} || end != value.data() + value.size() || count < least || count > most) {
-    refuse(fmt::format("`{}` is {}; it must be a whole number from {} to {}", field.key, quoted(value), least,
-                       most));
+    refuse(fmt::format("`{}` is {}; it must be a whole number from {} to {}", field.key, in_quotes(value),
+                       least, most));
   }
   return count;
 }
@@ -108,7 +108,7 @@ inline double parse_number(const Field& field, bool (*allowed)(double), std::str
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (error != std::errc{} || end != value.data() + value.size() || !std::isfinite(number) ||
       !allowed(number)) {
-    refuse(fmt::format("`{}` is {}; it must be a number {}", field.key, quoted(value), range));
+    refuse(fmt::format("`{}` is {}; it must be a number {}", field.key, in_quotes(value), range));
   }
   return number + 0.0;  // -0 becomes 0
 }

@@ -185,12 +185,20 @@ TEST(CompareAnalysis, ACurveEndsWhereARunDoes) {
 }
 
 TEST(CompareAnalysis, StandingNeedsMoreThanTheDeviationOfADifference) {
-  const auto spread = [](double mean, double deviation) { return Spread{mean, deviation, 0, 0}; };
+  const auto spread = [](double mean, double deviation) { return Spread{mean, deviation, 0, 0, 2}; };
   EXPECT_EQ(compare_finals(spread(1.0, 0.3), spread(1.51, 0.4)), Standing::kBelow);
   EXPECT_EQ(compare_finals(spread(1.0, 0.3), spread(1.49, 0.4)), Standing::kAlike);
   EXPECT_EQ(compare_finals(spread(1.51, 0.3), spread(1.0, 0.4)), Standing::kAbove);
   EXPECT_EQ(compare_finals(spread(1.0, 0.0), spread(1.0, 0.0)), Standing::kAlike);
   EXPECT_EQ(compare_finals(spread(1.0, kNotThere), spread(9.0, 0.1)), Standing::kUnknown);
+}
+
+TEST(CompareAnalysis, OneWildSeedDoesNotHideThatEverySeedEndsBelow) {
+  const Spread steady{1.0, 0.1, 0.9, 1.1, 3};
+  EXPECT_EQ(compare_finals(steady, Spread{9.0, 12.0, 1.2, 24.0, 3}), Standing::kBelow);
+  EXPECT_EQ(compare_finals(Spread{9.0, 12.0, 1.2, 24.0, 3}, steady), Standing::kAbove);
+  EXPECT_EQ(compare_finals(steady, Spread{9.0, 12.0, 1.0, 24.0, 3}), Standing::kAlike);
+  EXPECT_EQ(compare_finals({1.0, 0.1, 0.9, 1.1, 2}, {9.0, 12.0, 1.2, 24.0, 2}), Standing::kAlike);
 }
 
 TEST(CompareVerdict, SaysYesByHowMuchAndWhatWasNotTried) {

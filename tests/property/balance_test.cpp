@@ -48,7 +48,7 @@ struct Case {
 };
 
 TEST(Balance, EqualsTheDullLoopForAnyCutIntoBatches) {
-  constexpr std::uint64_t kCases = 75'000;
+  constexpr std::uint64_t kCases = cases::number_of(75'000);
   for (std::uint64_t seed = 0; seed < kCases; ++seed) {
     Case c(seed);
     Sampler sampler(c.n, c.spec, {.seed = seed});
@@ -74,7 +74,7 @@ TEST(Balance, EqualsTheDullLoopForAnyCutIntoBatches) {
 
 /// Whatever is broken off, skipped, named out of order or not finite: the dull loop says what follows.
 TEST(Balance, EqualsTheDullLoopWhateverIsMissing) {
-  constexpr std::uint64_t kCases = 20'000;
+  constexpr std::uint64_t kCases = cases::number_of(20'000);
   for (std::uint64_t seed = 0; seed < kCases; ++seed) {
     Case c(1'000'000 + seed);
     if (cases::needs_power_of_two(c.spec)) continue;
@@ -115,7 +115,7 @@ TEST(Balance, EqualsTheDullLoopWhateverIsMissing) {
 /// Units that a batch of examples cuts anywhere; the vector of a short one is balanced, and its place is
 /// fixed.
 TEST(Balance, EqualsTheDullLoopInUnitsOfWhichTheLastIsShort) {
-  constexpr std::uint64_t kCases = 10'000;
+  constexpr std::uint64_t kCases = cases::number_of(10'000);
   for (std::uint64_t seed = 0; seed < kCases; ++seed) {
     Case c(4'000'000 + seed);
     if (c.n == 0) continue;
@@ -150,7 +150,7 @@ TEST(Balance, EqualsTheDullLoopInUnitsOfWhichTheLastIsShort) {
 
 /// float64 rows, and larger sizes than the kernels' vectors and tiles.
 TEST(Balance, EqualsTheDullLoopOnLongRows) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (std::uint64_t seed = 0; seed < cases::number_of(300); ++seed) {
     Case c(2'000'000 + seed);
     c.dim = 1 + c.dice.roll(3000);
     c.n = cases::needs_power_of_two(c.spec) ? 128 : c.dice.roll(300);
@@ -182,7 +182,7 @@ TEST(Balance, EqualsTheDullLoopOnLongRows) {
 /// Real-valued rows in float64: the same signs as long as no product came nearer to a tie than rounding.
 TEST(Balance, AgreesWithTheDullLoopOnRealNumbersAwayFromTies) {
   std::size_t compared = 0;
-  for (std::uint64_t seed = 0; seed < 2'000; ++seed) {
+  for (std::uint64_t seed = 0; seed < cases::number_of(2'000); ++seed) {
     Case c(3'000'000 + seed);
     std::string text = c.text;
     if (c.spec.centring != Centring::kPair && text.find("centring") == std::string::npos && c.dice.flip())

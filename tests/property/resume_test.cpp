@@ -55,7 +55,7 @@ std::vector<Index> train_step(Sampler& sampler, const std::vector<float>& rows, 
 }
 
 TEST(Resume, EqualsNeverStoppingAtAnyStep) {
-  constexpr std::uint64_t kCases = 15'000;
+  constexpr std::uint64_t kCases = cases::number_of(15'000);
   for (std::uint64_t seed = 0; seed < kCases; ++seed) {
     Dice dice(10'000'000 + seed);
     const std::string text = any_spec(dice);

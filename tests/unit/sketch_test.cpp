@@ -53,14 +53,14 @@ struct Case {
   const char* name;
 };
 
-constexpr std::size_t kDim = 12 * 21 + 40 + 6;
+constexpr std::size_t kRowDim = 12 * 21 + 40 + 6;
 const std::vector<Shape> kShapes{{12, 3, 7}, {40}, {2, 3}};
 
 class EverySketch : public testing::TestWithParam<Case> {
  protected:
   template <class T = double>
   [[nodiscard]] static std::unique_ptr<Sketch<T>> make(std::uint64_t seed) {
-    return make_sketch<T>(GetParam().options, 100, kDim, kShapes, seed);
+    return make_sketch<T>(GetParam().options, 100, kRowDim, kShapes, seed);
   }
 };
 
@@ -73,16 +73,16 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EverySketch,
 TEST_P(EverySketch, HasTheLengthsAskedFor) {
   const auto sketch = make(1);
   ASSERT_NE(sketch, nullptr);
-  EXPECT_EQ(sketch->input_dim(), kDim);
+  EXPECT_EQ(sketch->input_dim(), kRowDim);
   EXPECT_EQ(sketch->output_dim(), GetParam().output_dim);
 }
 
 // Variances: 2/r for Gauss; about twice that per tensor for kron; the mean of 400 is within 5 deviations.
 TEST_P(EverySketch, KeepsInnerProductsInExpectation) {
   constexpr int kSeeds = 400;
-  const std::vector<double> x = random_row(kDim, 1);
-  std::vector<double> y = random_row(kDim, 2);
-  for (std::size_t k = 0; k < kDim; ++k) y[k] += x[k];
+  const std::vector<double> x = random_row(kRowDim, 1);
+  std::vector<double> y = random_row(kRowDim, 2);
+  for (std::size_t k = 0; k < kRowDim; ++k) y[k] += x[k];
   double product = 0.0;
   double norm = 0.0;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
@@ -97,10 +97,10 @@ TEST_P(EverySketch, KeepsInnerProductsInExpectation) {
 
 TEST_P(EverySketch, IsLinear) {
   const auto sketch = make(3);
-  const std::vector<double> x = random_row(kDim, 1);
-  const std::vector<double> y = random_row(kDim, 2);
-  std::vector<double> z(kDim);
-  for (std::size_t k = 0; k < kDim; ++k) z[k] = 2.0 * x[k] - 0.5 * y[k];
+  const std::vector<double> x = random_row(kRowDim, 1);
+  const std::vector<double> y = random_row(kRowDim, 2);
+  std::vector<double> z(kRowDim);
+  for (std::size_t k = 0; k < kRowDim; ++k) z[k] = 2.0 * x[k] - 0.5 * y[k];
   const std::vector<double> px = sketched(*sketch, x);
   const std::vector<double> py = sketched(*sketch, y);
   const std::vector<double> pz = sketched(*sketch, z);
@@ -108,19 +108,19 @@ TEST_P(EverySketch, IsLinear) {
 }
 
 TEST_P(EverySketch, IsAPureFunctionOfItsArguments) {
-  const std::vector<double> x = random_row(kDim, 1);
+  const std::vector<double> x = random_row(kRowDim, 1);
   EXPECT_EQ(sketched(*make(5), x), sketched(*make(5), x));
   EXPECT_NE(sketched(*make(5), x), sketched(*make(6), x));
 }
 
 TEST_P(EverySketch, DoesNotDependOnHowRowsAreCut) {
   const auto sketch = make(5);
-  const std::vector<double> rows = random_row(5 * kDim, 1);
+  const std::vector<double> rows = random_row(5 * kRowDim, 1);
   const std::vector<double> together = sketched(*sketch, rows);
   std::vector<double> apart;
   for (std::size_t k = 0; k < 5; ++k) {
-    const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(k * kDim);
-    const std::vector<double> one = sketched(*sketch, std::vector<double>(begin, begin + kDim));
+    const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(k * kRowDim);
+    const std::vector<double> one = sketched(*sketch, std::vector<double>(begin, begin + kRowDim));
     apart.insert(apart.end(), one.begin(), one.end());
   }
   EXPECT_EQ(together, apart);
@@ -128,7 +128,7 @@ TEST_P(EverySketch, DoesNotDependOnHowRowsAreCut) {
 }
 
 TEST_P(EverySketch, Float32AndFloat64Agree) {
-  const std::vector<double> x = random_row(kDim, 1);
+  const std::vector<double> x = random_row(kRowDim, 1);
   const std::vector<double> wide = sketched(*make<double>(9), x);
   const std::vector<float> narrow = sketched(*make<float>(9), std::vector<float>(x.begin(), x.end()));
   ASSERT_EQ(wide.size(), narrow.size());
@@ -138,12 +138,12 @@ TEST_P(EverySketch, Float32AndFloat64Agree) {
 
 TEST_P(EverySketch, ARowThatIsNotFiniteStaysSoAndItsNeighboursDoNot) {
   const auto sketch = make<float>(2);
-  const std::vector<double> source = random_row(3 * kDim, 1);
-  for (std::size_t at = 0; at < kDim; ++at) {
+  const std::vector<double> source = random_row(3 * kRowDim, 1);
+  for (std::size_t at = 0; at < kRowDim; ++at) {
     for (const float bad :
          {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
       std::vector<float> rows(source.begin(), source.end());
-      rows[kDim + at] = bad;
+      rows[kRowDim + at] = bad;
       const std::vector<float> out = sketched(*sketch, rows);
       const auto length = static_cast<std::ptrdiff_t>(sketch->output_dim());
       EXPECT_TRUE(all_finite(std::vector<float>(out.begin(), out.begin() + length)));
@@ -154,7 +154,7 @@ TEST_P(EverySketch, ARowThatIsNotFiniteStaysSoAndItsNeighboursDoNot) {
 }
 
 TEST_P(EverySketch, ZeroStaysZero) {
-  EXPECT_EQ(sketched(*make(1), std::vector<double>(kDim)), std::vector<double>(GetParam().output_dim));
+  EXPECT_EQ(sketched(*make(1), std::vector<double>(kRowDim)), std::vector<double>(GetParam().output_dim));
 }
 
 // --- lengths ---
