@@ -4,6 +4,7 @@
 
 #include "cdgrab/balancer.hpp"
 #include "cdgrab/code.hpp"
+#include "cdgrab/communicator.hpp"
 #include "cdgrab/composite_geometry.hpp"
 #include "cdgrab/dense_geometry.hpp"
 #include "cdgrab/error.hpp"
@@ -15,8 +16,10 @@
 #include "cdgrab/permutation.hpp"
 #include "cdgrab/random.hpp"
 #include "cdgrab/sampler.hpp"
+#include "cdgrab/self_communicator.hpp"
 #include "cdgrab/sign_rule.hpp"
 #include "cdgrab/sketch.hpp"
 #include "cdgrab/spec.hpp"
 #include "cdgrab/state.hpp"
+#include "cdgrab/thread_communicator.hpp"
 #include "cdgrab/version.hpp"
