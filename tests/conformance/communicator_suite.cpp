@@ -279,8 +279,8 @@ void check_communicator(Communicator& communicator) {
     try {
       check.run(communicator);
     } catch (const std::exception& error) {
-      throw std::runtime_error(fmt::format("{} of {} ranks: {}: {}", communicator.rank(),
-                                           communicator.ranks(), check.name, error.what()));
+      throw std::runtime_error(fmt::format("rank {} of {}: {}: {}", communicator.rank(), communicator.ranks(),
+                                           check.name, error.what()));
     }
   }
 }
