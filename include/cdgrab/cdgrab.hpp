@@ -2,6 +2,8 @@
 // Everything; include this, or the headers you need.
 #pragma once
 
+    =======
+    >>>>>>> comm
 #include "cdgrab/balancer.hpp"
 #include "cdgrab/code.hpp"
 #include "cdgrab/communicator.hpp"
@@ -17,10 +19,12 @@
 #include "cdgrab/permutation.hpp"
 #include "cdgrab/random.hpp"
 #include "cdgrab/sampler.hpp"
+#include "cdgrab/self_communicator.hpp"
 #include "cdgrab/shares.hpp"
 #include "cdgrab/sign_rule.hpp"
 #include "cdgrab/sketch.hpp"
 #include "cdgrab/sliced_geometry.hpp"
 #include "cdgrab/spec.hpp"
 #include "cdgrab/state.hpp"
+#include "cdgrab/thread_communicator.hpp"
 #include "cdgrab/version.hpp"
