@@ -2,9 +2,8 @@
 // Everything; include this, or the headers you need.
 #pragma once
 
-    =======
-    >>>>>>> comm
 #include "cdgrab/balancer.hpp"
+#include "cdgrab/bytes.hpp"
 #include "cdgrab/code.hpp"
 #include "cdgrab/communicator.hpp"
 #include "cdgrab/composite_geometry.hpp"

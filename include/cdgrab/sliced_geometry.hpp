@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "cdgrab/bytes.hpp"
 #include "cdgrab/geometry.hpp"
 #include "cdgrab/state.hpp"
 
@@ -36,8 +37,6 @@ Slice slice_of(std::size_t dim, std::size_t rank, std::size_t ranks);
 /// that of the h-th hosted worker, and keeps the scale it was kept with.
 class SliceSender {
  public:
-  using Bytes = std::vector<std::byte>;
-
   virtual ~SliceSender() = default;
   /// Rows of the current block.
   [[nodiscard]] virtual std::size_t block_size() const = 0;
@@ -62,8 +61,6 @@ class SliceSender {
 /// At every rank: its part of the held differences and of the accumulator, which is zero at first.
 class SliceHolder {
  public:
-  using Bytes = std::vector<std::byte>;
-
   virtual ~SliceHolder() = default;
   /// Coordinates of a whole vector, and their type: the same on all ranks.
   [[nodiscard]] virtual std::size_t dim() const = 0;
