@@ -3,10 +3,12 @@
 #pragma once
 
 #include "cdgrab/balancer.hpp"
+#include "cdgrab/bytes.hpp"
 #include "cdgrab/code.hpp"
 #include "cdgrab/communicator.hpp"
 #include "cdgrab/composite_geometry.hpp"
 #include "cdgrab/dense_geometry.hpp"
+#include "cdgrab/distributed_sampler.hpp"
 #include "cdgrab/error.hpp"
 #include "cdgrab/geometry.hpp"
 #include "cdgrab/gram_geometry.hpp"
@@ -17,8 +19,10 @@
 #include "cdgrab/random.hpp"
 #include "cdgrab/sampler.hpp"
 #include "cdgrab/self_communicator.hpp"
+#include "cdgrab/shares.hpp"
 #include "cdgrab/sign_rule.hpp"
 #include "cdgrab/sketch.hpp"
+#include "cdgrab/sliced_geometry.hpp"
 #include "cdgrab/spec.hpp"
 #include "cdgrab/state.hpp"
 #include "cdgrab/thread_communicator.hpp"
