@@ -90,6 +90,8 @@ bool DenseSliceSender<T>::finite(std::size_t row) {
 
 template <class T>
 std::size_t DenseSliceSender<T>::pack(std::span<const Vector> differences, std::span<Bytes> out) {
+  for (std::size_t r = 0; r < ranks_; ++r)
+    if (out[r].empty()) out[r].reserve(differences.size() * slice_of(dim_, r, ranks_).size() * sizeof(T));
   for (std::size_t k = 0; k < differences.size(); ++k) {
     const auto& [first, second, has_second] = differences[k];
     const T* x = pointer(first);
@@ -215,9 +217,14 @@ void DenseSliceHolder<T>::drop(std::span<const std::uint64_t> numbers) {
     Parcel& parcel = *std::prev(after);
     if (++parcel.dropped < parcel.count) continue;
     held_bytes_ -= parcel.bytes.size();
-    parcel.bytes = {};
+    emptied_.push_back(std::move(parcel.bytes));
   }
   while (!parcels_.empty() && parcels_.front().dropped == parcels_.front().count) parcels_.pop_front();
+}
+
+template <class T>
+std::vector<Bytes> DenseSliceHolder<T>::take_emptied() {
+  return std::exchange(emptied_, {});
 }
 
 template <class T>

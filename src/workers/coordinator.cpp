@@ -95,6 +95,13 @@ void Coordinator::end_epoch(Outgoing outgoing) {
   while (!round(Call::kEndEpoch, outgoing, nullptr)) outgoing = Outgoing{};
   carries_.clear();
   if (holder_ != nullptr) holder_->clear();
+  spares_.clear();
+}
+
+std::vector<Bytes> Coordinator::empty_parcels() {
+  std::vector<Bytes> parcels(ranks_);
+  for (Bytes& parcel : parcels) parcel = spares_.take(0);
+  return parcels;
 }
 
 std::vector<State> Coordinator::save(Outgoing outgoing, State own) {
@@ -267,12 +274,14 @@ std::vector<Bytes> Coordinator::exchange_pairs(Outgoing& outgoing, const std::ve
   for (std::size_t r = 0; r < ranks_; ++r) {
     // What a rank has for itself stays where it is.
     if (r == rank_) continue;
+    parcels[r] = spares_.take(heads[r].sizes[rank_]);
     parcels[r].resize(heads[r].sizes[rank_]);
     receive[r] = parcels[r];
   }
   send[rank_] = {};
   communicator_.all_to_all(send, receive);
-  parcels[rank_] = std::move(outgoing.packed[rank_]);
+  parcels[rank_] = std::exchange(outgoing.packed[rank_], {});
+  for (Bytes& packed : outgoing.packed) spares_.give(std::move(packed));
   return parcels;
 }
 
@@ -321,7 +330,9 @@ void Coordinator::average_slices(const std::vector<Message>& heads, Averaging& a
       if (averaging.rows.size() > 1) packed[r].insert(packed[r].end(), send[r].begin(), send[r].end());
     }
     if (averaging.rows.size() > 1) send[r] = packed[r];
-    received[r].resize(heads[r].gradients.size() * own.size() * sizeof(T));
+    const std::size_t bytes = heads[r].gradients.size() * own.size() * sizeof(T);
+    received[r] = spares_.take(bytes);
+    received[r].resize(bytes);
     receive[r] = received[r];
   }
   communicator_.all_to_all(send, receive);
@@ -344,6 +355,7 @@ void Coordinator::average_slices(const std::vector<Message>& heads, Averaging& a
   communicator_.all_gather(receive[rank_], receive);
   if (averaging.done) averaging.done();
   keep_slices<T>(heads, received, own.size());
+  for (Bytes& buffer : received) spares_.give(std::move(buffer));
 }
 
 /// The slices are what cd-pair balances: a carry is a slice on every rank.
@@ -359,6 +371,7 @@ void Coordinator::keep_slices(const std::vector<Message>& heads, const std::vect
       const bool pair = arrive(gradient.worker, gradient.position, gradient.code);
       if (gradient.code != kMiddle) continue;
       Bytes& carry = carries_[gradient.worker];
+      if (!pair) carry = spares_.take(size * sizeof(T));
       carry.resize(size * sizeof(T));
       T* waiting = reinterpret_cast<T*>(carry.data());
       const T scale = static_cast<T>(gradient.scale);
@@ -378,10 +391,12 @@ void Coordinator::keep_slices(const std::vector<Message>& heads, const std::vect
 /// sum; fewer cost more sums.
 std::size_t Coordinator::chunk() const {
   constexpr std::size_t kMost = 128;
-  constexpr std::size_t kLeast = 32;
-  constexpr std::size_t kProductsForFree = std::size_t{1} << 20;
-  const std::size_t slice = std::max<std::size_t>(holder_->dim() / ranks_, 1);
-  return std::clamp(kProductsForFree / slice, kLeast, kMost);
+  constexpr std::size_t kLeast = 8;
+  // Multiplications in the time of one sum: n pairs in chunks of c take n*c*slice of them and n/c sums, which
+  // is least for c = sqrt(this / slice). 2^24 are 0.4 ms, a sum over a network.
+  constexpr double kSum = 1 << 24;
+  const double slice = static_cast<double>(std::max<std::size_t>(holder_->dim() / ranks_, 1));
+  return std::clamp(static_cast<std::size_t>(std::sqrt(kSum / slice)), kLeast, kMost);
 }
 
 void Coordinator::decide() {
@@ -421,6 +436,7 @@ void Coordinator::decide(std::span<const WaitingPair> pairs) {
   }
   holder_->combine(numbers, signs);
   holder_->drop(numbers);
+  for (Bytes& buffer : holder_->take_emptied()) spares_.give(std::move(buffer));
 }
 
 std::vector<Fact> Coordinator::take_facts() {

@@ -24,6 +24,7 @@
 #include "cdgrab/state.hpp"
 #include "workers/lanes.hpp"
 #include "workers/message.hpp"
+#include "workers/spares.hpp"
 
 namespace cdgrab {
 
@@ -78,6 +79,8 @@ class Coordinator {
   /// A round, and then what each rank gives: its own words and its slices.
   std::vector<State> save(Outgoing outgoing, State own);
 
+  /// For Outgoing: an empty buffer for each rank. Any thread.
+  [[nodiscard]] std::vector<Bytes> empty_parcels();
   /// What has been found since the last call. Any thread.
   std::vector<Fact> take_facts();
   [[nodiscard]] std::uint64_t steps() const { return step_.load(); }
@@ -156,6 +159,7 @@ class Coordinator {
   std::vector<Fact> facts_;
 
   // Scratch.
+  Spares spares_;
   Products products_;
   std::vector<double> sums_;
 };
