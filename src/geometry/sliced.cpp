@@ -210,21 +210,18 @@ void DenseSliceHolder<T>::combine(std::span<const std::uint64_t> numbers, std::s
 }
 
 template <class T>
-void DenseSliceHolder<T>::drop(std::span<const std::uint64_t> numbers) {
+std::vector<Bytes> DenseSliceHolder<T>::drop(std::span<const std::uint64_t> numbers) {
+  std::vector<Bytes> freed;
   for (const std::uint64_t number : numbers) {
     const auto after = std::upper_bound(parcels_.begin(), parcels_.end(), number,
                                         [](std::uint64_t n, const Parcel& p) { return n < p.first; });
     Parcel& parcel = *std::prev(after);
     if (++parcel.dropped < parcel.count) continue;
     held_bytes_ -= parcel.bytes.size();
-    emptied_.push_back(std::move(parcel.bytes));
+    freed.push_back(std::exchange(parcel.bytes, {}));
   }
   while (!parcels_.empty() && parcels_.front().dropped == parcels_.front().count) parcels_.pop_front();
-}
-
-template <class T>
-std::vector<Bytes> DenseSliceHolder<T>::take_emptied() {
-  return std::exchange(emptied_, {});
+  return freed;
 }
 
 template <class T>

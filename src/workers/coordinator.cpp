@@ -72,7 +72,8 @@ Coordinator::Coordinator(Plan plan, Communicator& communicator, std::unique_ptr<
       holder_(std::move(holder)),
       sign_(plan_.spec.sign, plan_.seed, total_of(plan_.units)),
       lanes_(plan_.units),
-      left_(ranks_, 1) {}
+      left_(ranks_, 1),
+      spares_(2 * ranks_) {}
 
 void Coordinator::begin_epoch(std::uint64_t epoch, std::uint64_t orders) {
   epoch_ = epoch;
@@ -95,13 +96,6 @@ void Coordinator::end_epoch(Outgoing outgoing) {
   while (!round(Call::kEndEpoch, outgoing, nullptr)) outgoing = Outgoing{};
   carries_.clear();
   if (holder_ != nullptr) holder_->clear();
-  spares_.clear();
-}
-
-std::vector<Bytes> Coordinator::empty_parcels() {
-  std::vector<Bytes> parcels(ranks_);
-  for (Bytes& parcel : parcels) parcel = spares_.take(0);
-  return parcels;
 }
 
 std::vector<State> Coordinator::save(Outgoing outgoing, State own) {
@@ -274,13 +268,13 @@ std::vector<Bytes> Coordinator::exchange_pairs(Outgoing& outgoing, const std::ve
   for (std::size_t r = 0; r < ranks_; ++r) {
     // What a rank has for itself stays where it is.
     if (r == rank_) continue;
-    parcels[r] = spares_.take(heads[r].sizes[rank_]);
+    parcels[r] = spares_.take();
     parcels[r].resize(heads[r].sizes[rank_]);
     receive[r] = parcels[r];
   }
   send[rank_] = {};
   communicator_.all_to_all(send, receive);
-  parcels[rank_] = std::exchange(outgoing.packed[rank_], {});
+  parcels[rank_] = std::move(outgoing.packed[rank_]);
   for (Bytes& packed : outgoing.packed) spares_.give(std::move(packed));
   return parcels;
 }
@@ -330,9 +324,8 @@ void Coordinator::average_slices(const std::vector<Message>& heads, Averaging& a
       if (averaging.rows.size() > 1) packed[r].insert(packed[r].end(), send[r].begin(), send[r].end());
     }
     if (averaging.rows.size() > 1) send[r] = packed[r];
-    const std::size_t bytes = heads[r].gradients.size() * own.size() * sizeof(T);
-    received[r] = spares_.take(bytes);
-    received[r].resize(bytes);
+    received[r] = spares_.take();
+    received[r].resize(heads[r].gradients.size() * own.size() * sizeof(T));
     receive[r] = received[r];
   }
   communicator_.all_to_all(send, receive);
@@ -371,7 +364,6 @@ void Coordinator::keep_slices(const std::vector<Message>& heads, const std::vect
       const bool pair = arrive(gradient.worker, gradient.position, gradient.code);
       if (gradient.code != kMiddle) continue;
       Bytes& carry = carries_[gradient.worker];
-      if (!pair) carry = spares_.take(size * sizeof(T));
       carry.resize(size * sizeof(T));
       T* waiting = reinterpret_cast<T*>(carry.data());
       const T scale = static_cast<T>(gradient.scale);
@@ -387,17 +379,9 @@ void Coordinator::keep_slices(const std::vector<Message>& heads, const std::vect
 
 // ---- decisions
 
-/// How many pairs to decide with one sum. More cost more products (half of this many per pair) and a longer
-/// sum; fewer cost more sums.
-std::size_t Coordinator::chunk() const {
-  constexpr std::size_t kMost = 128;
-  constexpr std::size_t kLeast = 8;
-  // Multiplications in the time of one sum: n pairs in chunks of c take n*c*slice of them and n/c sums, which
-  // is least for c = sqrt(this / slice). 2^24 are 0.4 ms, a sum over a network.
-  constexpr double kSum = 1 << 24;
-  const double slice = static_cast<double>(std::max<std::size_t>(holder_->dim() / ranks_, 1));
-  return std::clamp(static_cast<std::size_t>(std::sqrt(kSum / slice)), kLeast, kMost);
-}
+/// How many pairs to decide with one sum: more of them cost more products (half of this many per pair) and
+/// longer sums, fewer cost more sums and more reads of the accumulator. Measured with m = 4 and B = 16.
+std::size_t Coordinator::chunk() const { return holder_->dim() / ranks_ > 4096 ? 8 : 16; }
 
 void Coordinator::decide() {
   if (!coordinates()) return;
@@ -435,8 +419,7 @@ void Coordinator::decide(std::span<const WaitingPair> pairs) {
     }
   }
   holder_->combine(numbers, signs);
-  holder_->drop(numbers);
-  for (Bytes& buffer : holder_->take_emptied()) spares_.give(std::move(buffer));
+  for (Bytes& free : holder_->drop(numbers)) spares_.give(std::move(free));
 }
 
 std::vector<Fact> Coordinator::take_facts() {

@@ -79,8 +79,8 @@ class Coordinator {
   /// A round, and then what each rank gives: its own words and its slices.
   std::vector<State> save(Outgoing outgoing, State own);
 
-  /// For Outgoing: an empty buffer for each rank. Any thread.
-  [[nodiscard]] std::vector<Bytes> empty_parcels();
+  /// For what is packed, and for what it becomes. Any thread.
+  Spares& spares() { return spares_; }
   /// What has been found since the last call. Any thread.
   std::vector<Fact> take_facts();
   [[nodiscard]] std::uint64_t steps() const { return step_.load(); }
@@ -158,8 +158,9 @@ class Coordinator {
   std::mutex facts_mutex_;
   std::vector<Fact> facts_;
 
-  // Scratch.
   Spares spares_;
+
+  // Scratch.
   Products products_;
   std::vector<double> sums_;
 };

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers that were used and will be again: fresh memory comes from the system page by page, which takes
-// longer than to fill it.
+// Buffers that have travelled, for the next ones: fresh memory costs as much as the copy into it.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <mutex>
 #include <utility>
@@ -13,42 +11,30 @@
 
 namespace cdgrab {
 
-/// Any thread. There are never more than were in use at one time.
+/// Keeps `most` at most. Any thread.
 class Spares {
  public:
-  /// Empty, with room for so many bytes.
-  Bytes take(std::size_t bytes) {
-    Bytes buffer = any_with(bytes);
-    buffer.reserve(bytes);
-    return buffer;
+  explicit Spares(std::size_t most) : most_(most) {}
+
+  /// An empty buffer, with room from before if there is one.
+  Bytes take() {
+    const std::scoped_lock lock(mutex_);
+    if (spares_.empty()) return {};
+    Bytes spare = std::move(spares_.back());
+    spares_.pop_back();
+    return spare;
   }
   void give(Bytes buffer) {
     if (buffer.capacity() == 0) return;
     buffer.clear();
     const std::scoped_lock lock(mutex_);
-    buffers_.push_back(std::move(buffer));
-  }
-  void clear() {
-    const std::scoped_lock lock(mutex_);
-    buffers_.clear();
+    if (spares_.size() < most_) spares_.push_back(std::move(buffer));
   }
 
  private:
-  // One that has the room, or any: it grows then, and the number of buffers does not.
-  Bytes any_with(std::size_t bytes) {
-    const std::scoped_lock lock(mutex_);
-    if (buffers_.empty()) return {};
-    auto found = std::find_if(buffers_.rbegin(), buffers_.rend(),
-                              [&](const Bytes& buffer) { return buffer.capacity() >= bytes; });
-    if (found == buffers_.rend()) found = buffers_.rbegin();
-    std::swap(*found, buffers_.back());
-    Bytes buffer = std::move(buffers_.back());
-    buffers_.pop_back();
-    return buffer;
-  }
-
+  std::size_t most_;
   std::mutex mutex_;
-  std::vector<Bytes> buffers_;
+  std::vector<Bytes> spares_;
 };
 
 }  // namespace cdgrab
