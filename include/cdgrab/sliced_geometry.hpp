@@ -56,6 +56,8 @@ class SliceSender {
   /// A carry as a whole vector, the same whatever the number of ranks; and back.
   [[nodiscard]] virtual Array carry(Register carry) const = 0;
   virtual void set_carry(Register carry, const Array& whole) = 0;
+  /// What the holder saved: comes before the carries. Throws StateMismatch.
+  virtual void load(const State& /*state*/) {}
 };
 
 /// At every rank: its part of the held differences and of the accumulator, which is zero at first.
@@ -89,6 +91,11 @@ class SliceHolder {
   /// if it does not fit.
   [[nodiscard]] virtual Array join(std::span<const Bytes> parts) const = 0;
   [[nodiscard]] virtual Bytes cut(const Array& whole) const = 0;
+
+  /// What it takes to read a whole vector besides the vector, the same on all ranks; and back, before any
+  /// vector. Throws StateMismatch. Rows in memory need nothing.
+  virtual void save(State& /*state*/) const {}
+  virtual void load(const State& /*state*/) {}
 };
 
 /// Both sides of one rank. Null: rows in memory, cut into slices; made when the first come.
