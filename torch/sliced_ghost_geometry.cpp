@@ -39,6 +39,13 @@ Tensor scales_of(std::span<const Vector> pairs) {
   return at::tensor(scales, at::kDouble);
 }
 
+void save_table(const ParameterTable& table, State& state) {
+  table.save(state);
+  std::vector<std::int64_t> rows;
+  for (const Slot& slot : table.slots()) rows.push_back(slot.rows);
+  state.set("parameters/rows", std::span<const std::int64_t>(rows));
+}
+
 /// Every parameter has a part.
 ParameterTable load_table(const State& state) {
   ParameterTable table = ParameterTable::load(state, kMostEntries);
@@ -342,7 +349,7 @@ std::size_t GhostSliceSender::pack(std::span<const Vector> differences, std::spa
   const auto stop = std::find_if(differences.begin(), differences.end(),
                                  [this](const Vector& difference) { return !finite(difference); });
   const auto pairs = differences.first(static_cast<std::size_t>(stop - differences.begin()));
-  if (pairs.empty()) return 0;
+  if (pairs.empty() && told_ == table_.slots().size()) return 0;
   for (Bytes& bytes : out) {
     Writer to(bytes);
     to.number(pairs.size());
@@ -397,6 +404,8 @@ void GhostSliceSender::set_carry(Register carry, const Array& whole) {
   }
   carries_[carry] = std::move(kept);
 }
+
+void GhostSliceSender::save(State& state) const { save_table(table_, state); }
 
 void GhostSliceSender::load(const State& state) {
   table_.extend(load_table(state));
@@ -474,7 +483,7 @@ std::size_t GhostSliceHolder::hold_message(Reader& from) {
     else
       to->hold_factors(read_factors(from, of, count));
   }
-  parcels_.push_back(std::move(parcel));
+  if (count > 0) parcels_.push_back(std::move(parcel));
   next_ += count;
   return count;
 }
@@ -671,14 +680,10 @@ Bytes GhostSliceHolder::cut(const Array& whole) const {
 }
 
 void GhostSliceHolder::save(State& state) const {
-  table_.save(state);
-  std::vector<std::int64_t> rows;
+  save_table(table_, state);
   std::vector<std::uint8_t> kinds;
-  for (const Slot& slot : table_.slots()) {
-    rows.push_back(slot.rows);
+  for (const Slot& slot : table_.slots())
     kinds.push_back(static_cast<std::uint8_t>(kinds_[static_cast<std::size_t>(slot.part)]));
-  }
-  state.set("parameters/rows", std::span<const std::int64_t>(rows));
   state.set("parameters/kind", std::span<const std::uint8_t>(kinds));
 }
 

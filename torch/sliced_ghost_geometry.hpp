@@ -85,6 +85,7 @@ class GhostSliceSender final : public SliceSender {
   void end_block() override;
   [[nodiscard]] Array carry(Register carry) const override;
   void set_carry(Register carry, const Array& whole) override;
+  void save(State& state) const override;
   void load(const State& state) override;
 
  private:

@@ -46,7 +46,7 @@ class SliceSender {
 
   /// Appends to out[r], for each rank r, what it is to hold of each difference (first - second, rows of the
   /// block or carries, with scales). Stops before a difference that is not finite; returns how many were
-  /// packed.
+  /// packed. Without differences: only what the holders are to know of the block before any come.
   virtual std::size_t pack(std::span<const Vector> differences, std::span<Bytes> out) = 0;
   /// The carry of a hosted worker becomes the row, times its scale. The block is still there.
   virtual void keep(Register carry, const Operand& row) = 0;
@@ -56,7 +56,9 @@ class SliceSender {
   /// A carry as a whole vector, the same whatever the number of ranks; and back.
   [[nodiscard]] virtual Array carry(Register carry) const = 0;
   virtual void set_carry(Register carry, const Array& whole) = 0;
-  /// What the holder saved: comes before the carries. Throws StateMismatch.
+  /// What it takes to read carries besides them; and back, before any carry, from this or from what a holder
+  /// saved. Throws StateMismatch. Rows in memory need nothing.
+  virtual void save(State& /*state*/) const {}
   virtual void load(const State& /*state*/) {}
 };
 
@@ -68,7 +70,8 @@ class SliceHolder {
   [[nodiscard]] virtual std::size_t dim() const = 0;
   [[nodiscard]] virtual DType dtype() const = 0;
 
-  /// What one rank packed for this one: `count` differences. They get the next numbers, from 0 on.
+  /// What one rank packed for this one: `count` differences, maybe none. They get the next numbers, from 0
+  /// on.
   virtual void hold(Bytes packed, std::size_t count) = 0;
   /// Bytes held for differences.
   [[nodiscard]] virtual std::size_t held_bytes() const = 0;

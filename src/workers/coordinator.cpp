@@ -296,7 +296,7 @@ void Coordinator::arrive(const std::vector<Message>& heads, std::vector<Bytes> p
     for (const Arrivals& arrivals : heads[r].arrivals)
       for (std::size_t k = 0; k < arrivals.positions.size(); ++k)
         if (arrive(arrivals.worker, arrivals.positions[k], arrivals.codes[k])) ++pairs;
-    if (pairs > 0) holder_->hold(std::move(parcels[r]), pairs);
+    if (pairs > 0 || !parcels[r].empty()) holder_->hold(std::move(parcels[r]), pairs);
     if (heads[r].call != Call::kEndEpoch) continue;
     const Hosted hosted = hosted_workers(plan_.units.size(), r, ranks_);
     for (std::size_t worker = hosted.begin; worker < hosted.end; ++worker) lanes_.close(worker);
@@ -448,6 +448,9 @@ void Coordinator::save_bookkeeping(State& state) const {
   if (holder_ == nullptr) return;
   state.set("geometry.dim", static_cast<std::int64_t>(holder_->dim()));
   state.set("geometry.dtype", std::string(dtype_name(holder_->dtype())));
+  State words;
+  holder_->save(words);
+  state.set_part("geometry", words);
 }
 
 void Coordinator::save_slices(State& state) const {

@@ -111,7 +111,7 @@ class Coordinator {
   [[nodiscard]] bool left_anywhere() const;
   /// To be used by another coordinator.
   std::unique_ptr<SliceHolder> take_holder() { return std::move(holder_); }
-  [[nodiscard]] const SliceHolder* holder() const { return holder_.get(); }
+  [[nodiscard]] SliceHolder* holder() { return holder_.get(); }
 
  private:
   /// Makes the holder of rows in memory, unless there is one.
