@@ -479,6 +479,7 @@ void Coordinator::load_bookkeeping(const State& state, std::span<const std::size
   if (step < 0)
     throw StateMismatch(kLoad, fmt::format("'{}' is {}; it cannot be negative", state.name("step"), step));
   step_ = static_cast<std::uint64_t>(step);
+  if (state.contains("left")) left_.assign(ranks_, state.integer("left") != 0 ? 1 : 0);
   if (!coordinates()) return;
   lanes_.start(arrived);
   sign_.load(state);
