@@ -11,6 +11,12 @@
 
 namespace cdgrab::torch {
 
+Bytes bytes_of(const Tensor& values) {
+  const Tensor flat = values.contiguous();
+  const auto* bytes = static_cast<const std::byte*>(flat.const_data_ptr());
+  return {bytes, bytes + flat.nbytes()};
+}
+
 Tensor differences_of_pairs(const Tensor& rows) {
   const Tensor pairs = rows.view({rows.size(0) / 2, 2, rows.size(1)});
   return pairs.select(1, 0) - pairs.select(1, 1);
@@ -20,12 +26,6 @@ namespace {
 
 template <class T>
 constexpr at::ScalarType kScalarType = std::is_same_v<T, float> ? at::kFloat : at::kDouble;
-
-Bytes bytes_of(const Tensor& values) {
-  const Tensor flat = values.contiguous();
-  const auto* bytes = static_cast<const std::byte*>(flat.const_data_ptr());
-  return {bytes, bytes + flat.nbytes()};
-}
 
 /// Keeps the bytes.
 Tensor tensor_of(Bytes bytes, std::vector<std::int64_t> shape, at::ScalarType dtype) {

@@ -36,6 +36,7 @@ class HeldPart {
 std::unique_ptr<HeldPart> make_held_rows(std::int64_t size, at::ScalarType dtype);
 std::unique_ptr<HeldPart> make_held_factors(std::int64_t size, at::ScalarType dtype);
 
+Bytes bytes_of(const Tensor& values);
 /// (2k, d) -> (k, d): of every two rows the first less the second.
 Tensor differences_of_pairs(const Tensor& rows);
 

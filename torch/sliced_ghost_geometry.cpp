@@ -17,7 +17,8 @@ namespace {
 
 /// What stands for a part in a message where there is none left.
 constexpr std::uint64_t kEnd = ~std::uint64_t{0};
-enum Form : std::uint64_t { kRows, kFactors };
+/// How a part travels: a message of a state has rows of which nobody has said how they would.
+enum Form : std::uint64_t { kRows, kFactors, kStored };
 
 /// Bytes of gradients that are formed at a time, to be cut and sent.
 constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
@@ -456,7 +457,9 @@ void GhostSliceHolder::hear(Reader& from) {
 }
 
 HeldPart* GhostSliceHolder::part(std::size_t number, Kind kind) {
+  const bool turn = kinds_[number] == Kind::kUnknown && kind == Kind::kFactors && held_[number] != nullptr;
   if (kinds_[number] == Kind::kUnknown) kinds_[number] = kind;
+  if (turn) turn_to_factors(number);
   if (held_[number] != nullptr) return held_[number].get();
   const Part& part = parts_.parts()[number];
   const std::int64_t size = part.size(rank_, ranks_);
@@ -464,6 +467,25 @@ HeldPart* GhostSliceHolder::part(std::size_t number, Kind kind) {
   held_[number] = kinds_[number] == Kind::kFactors ? make_held_factors(size, part.dtype)
                                                    : make_held_rows(size, part.dtype);
   return held_[number].get();
+}
+
+/// What a state brought as rows is held beside the factors that come.
+void GhostSliceHolder::turn_to_factors(std::size_t number) {
+  const auto before = std::exchange(held_[number], nullptr);
+  HeldPart& after = *part(number, Kind::kFactors);
+  after.set_accumulator(before->accumulator());
+  next_in_part_[number] = 0;
+  for (Parcel& parcel : parcels_) {
+    const auto first = parcel.firsts.find(number);
+    if (first == parcel.firsts.end()) continue;
+    if (parcel.dropped == parcel.count) {
+      parcel.firsts.erase(first);
+      continue;
+    }
+    const Tensor row = before->held(first->second);
+    after.hold_rows(bytes_of(row), 1);
+    first->second = next_in_part_[number]++;
+  }
 }
 
 std::size_t GhostSliceHolder::hold_message(Reader& from) {
@@ -474,11 +496,13 @@ std::size_t GhostSliceHolder::hold_message(Reader& from) {
     const Part& of = parts_.parts().at(number);
     const auto form = static_cast<Form>(from.number());
     const std::int64_t size = of.size(rank_, ranks_);
-    HeldPart* to = part(number, form == kRows ? Kind::kRows : Kind::kFactors);
+    HeldPart* to = part(number, form == kRows      ? Kind::kRows
+                                : form == kFactors ? Kind::kFactors
+                                                   : Kind::kUnknown);
     if (to == nullptr) continue;
     parcel.firsts.emplace(number, next_in_part_[number]);
     next_in_part_[number] += count;
-    if (form == kRows)
+    if (form != kFactors)
       to->hold_rows(from.bytes(count * static_cast<std::size_t>(size) * c10::elementSize(of.dtype)), count);
     else
       to->hold_factors(read_factors(from, of, count));
@@ -603,7 +627,7 @@ Bytes GhostSliceHolder::message_of(const std::vector<Tensor>& slices) const {
   for (std::size_t part = 0; part < slices.size(); ++part) {
     if (!slices[part].defined()) continue;
     to.number(part);
-    to.number(kRows);
+    to.number(kStored);
     to.tensor(slices[part]);
   }
   to.number(kEnd);
@@ -615,7 +639,7 @@ std::vector<Tensor> GhostSliceHolder::slices_of(const Bytes& message, std::size_
   std::vector<Tensor> slices(parts_.parts().size());
   const bool one = from.number() == 1 && from.number() == 0 && from.number() == 0;
   for (std::uint64_t number = one ? from.number() : kEnd; number != kEnd; number = from.number()) {
-    if (number >= slices.size() || from.number() != kRows)
+    if (number >= slices.size() || from.number() != kStored)
       throw StateMismatch("SliceHolder",
                           fmt::format("a slice of part {}, and {} are known here; load a state of the same "
                                       "model",
@@ -639,7 +663,7 @@ Bytes GhostSliceHolder::accumulator() const {
 void GhostSliceHolder::set_accumulator(Bytes part_bytes) {
   const auto slices = slices_of(part_bytes, rank_);
   for (std::size_t k = 0; k < slices.size(); ++k)
-    if (slices[k].defined()) part(k, Kind::kRows)->set_accumulator(slices[k]);
+    if (slices[k].defined()) part(k, Kind::kUnknown)->set_accumulator(slices[k]);
 }
 
 Bytes GhostSliceHolder::held(std::uint64_t number) const {
@@ -679,24 +703,11 @@ Bytes GhostSliceHolder::cut(const Array& whole) const {
   return message_of(slices);
 }
 
-void GhostSliceHolder::save(State& state) const {
-  save_table(table_, state);
-  std::vector<std::uint8_t> kinds;
-  for (const Slot& slot : table_.slots())
-    kinds.push_back(static_cast<std::uint8_t>(kinds_[static_cast<std::size_t>(slot.part)]));
-  state.set("parameters/kind", std::span<const std::uint8_t>(kinds));
-}
+void GhostSliceHolder::save(State& state) const { save_table(table_, state); }
 
 void GhostSliceHolder::load(const State& state) {
-  const ParameterTable loaded = load_table(state);
-  const auto kinds = state.elements<std::uint8_t>("parameters/kind", loaded.slots().size());
-  table_.extend(loaded);
+  table_.extend(load_table(state));
   extend_parts();
-  for (std::size_t k = 0; k < kinds.size(); ++k) {
-    Kind& kind = kinds_[static_cast<std::size_t>(table_.slots()[k].part)];
-    if (kind == Kind::kUnknown && kinds[k] <= static_cast<std::uint8_t>(Kind::kFactors))
-      kind = static_cast<Kind>(kinds[k]);
-  }
 }
 
 }  // namespace cdgrab::torch

@@ -145,13 +145,15 @@ class GhostSliceHolder final : public SliceHolder {
   void load(const State& state) override;
 
  private:
-  enum class Kind : std::uint8_t { kUnknown, kRows, kFactors };
+  /// In what form the first message brought it. A state says nothing of that: how layers travel depends on
+  /// the number of ranks.
+  enum class Kind { kUnknown, kRows, kFactors };
   /// What one message brought.
   struct Parcel {
     std::uint64_t first = 0;  ///< number of its first pair
     std::size_t count = 0;
     std::size_t dropped = 0;
-    std::unordered_map<std::size_t, std::uint64_t> firsts;  ///< by part, if it is there: number in the part
+    std::unordered_map<std::size_t, std::uint64_t> firsts;  ///< by part that is there: number in the part
   };
   /// Those of some numbers that a part has.
   struct Found {
@@ -161,8 +163,9 @@ class GhostSliceHolder final : public SliceHolder {
 
   void hear(Reader& from);
   std::size_t hold_message(Reader& from);
-  /// Made as `kind` unless it has one; null if nothing of it is here.
+  /// Made for what comes as `kind`, unless it has come before; null if nothing of it is here.
   HeldPart* part(std::size_t part, Kind kind);
+  void turn_to_factors(std::size_t part);
   void extend_parts();
   [[nodiscard]] Contribution read_factors(Reader& from, const Part& of, std::size_t count) const;
   [[nodiscard]] std::size_t place_of(std::uint64_t number) const;
