@@ -53,8 +53,7 @@ SlicedGeometry sliced_geometry(const Communicator& communicator, Way way) {
 /// All numbers of the tensors, one after the other, in memory.
 Tensor flat(const std::vector<Tensor>& tensors, at::ScalarType dtype) {
   std::vector<Tensor> parts;
-  for (const Tensor& tensor : tensors)
-    parts.push_back(tensor.detach().to(at::kCPU, dtype).reshape({-1}));
+  for (const Tensor& tensor : tensors) parts.push_back(tensor.detach().to(at::kCPU, dtype).reshape({-1}));
   return parts.empty() ? at::empty({0}, dtype) : at::cat(parts);
 }
 
@@ -121,15 +120,16 @@ std::size_t DistributedSampler::Impl::worker(Worker named, const char* where) co
   const std::size_t count = core_.hosted();
   if (named && *named >= first && *named < first + count) return *named;
   if (!named && count == 1) return first;
-  throw UserError(where, fmt::format("worker {} on rank {} of {}, which hosts {} workers from {} on; name one "
-                                     "of these",
-                                     named ? fmt::format("{}", *named) : "without a number",
-                                     communicator_->rank(), communicator_->ranks(), count, first));
+  throw UserError(where,
+                  fmt::format("worker {} on rank {} of {}, which hosts {} workers from {} on; name one "
+                              "of these",
+                              named ? fmt::format("{}", *named) : "without a number", communicator_->rank(),
+                              communicator_->ranks(), count, first));
 }
 
 std::vector<Index> DistributedSampler::Impl::oldest(std::size_t worker, std::size_t count) {
-  return backwards(worker).oldest(
-      count, [&](std::size_t all) { return core_.oldest_outstanding(worker, 0, all); });
+  return backwards(worker).oldest(count,
+                                  [&](std::size_t all) { return core_.oldest_outstanding(worker, 0, all); });
 }
 
 void DistributedSampler::Impl::observe(std::size_t worker, const Tensor& loss, std::vector<Index> examples,
@@ -142,7 +142,7 @@ void DistributedSampler::Impl::observe(std::size_t worker, const Tensor& loss, s
   backwards(worker).wait_for(
       loss, std::move(examples), options,
       [weak = weak_from_this(), worker, parameters = options.parameters](Observed&& observed,
-                                                                        const std::vector<Index>& named) {
+                                                                         const std::vector<Index>& named) {
         if (const auto self = weak.lock()) self->deposit(worker, std::move(observed), named, parameters);
       },
       std::move(forms));
@@ -197,8 +197,8 @@ void DistributedSampler::Impl::average(const std::vector<std::vector<Tensor>>& g
                                 "vector per unit; write unit= with the examples of a worker's step",
                                 print_spec(core_.spec())));
   const at::NoGradGuard no_grad;
-  const bool wide = std::any_of(mean.begin(), mean.end(),
-                                [](const Tensor& t) { return t.scalar_type() == at::kDouble; });
+  const bool wide =
+      std::any_of(mean.begin(), mean.end(), [](const Tensor& t) { return t.scalar_type() == at::kDouble; });
   const at::ScalarType dtype = wide ? at::kDouble : at::kFloat;
   std::vector<Tensor> rows;
   for (const auto& each : gradients) rows.push_back(flat(each, dtype));

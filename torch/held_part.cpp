@@ -30,7 +30,8 @@ constexpr at::ScalarType kScalarType = std::is_same_v<T, float> ? at::kFloat : a
 /// Keeps the bytes.
 Tensor tensor_of(Bytes bytes, std::vector<std::int64_t> shape, at::ScalarType dtype) {
   auto* kept = new Bytes(std::move(bytes));
-  return at::from_blob(kept->data(), shape, [kept](void* /*data*/) { delete kept; }, dtype);
+  return at::from_blob(
+      kept->data(), shape, [kept](void* /*data*/) { delete kept; }, dtype);
 }
 
 /// The slice is all that the core's holder of rows knows.
@@ -152,8 +153,8 @@ Contribution HeldFactors::formed(const Vectors& vectors) {
 }
 
 const HeldFactors::Vectors& HeldFactors::gather(std::span<const std::uint64_t> numbers) {
-  if (gathered_ && std::equal(numbers.begin(), numbers.end(), gathered_->numbers.begin(),
-                              gathered_->numbers.end()))
+  if (gathered_ &&
+      std::equal(numbers.begin(), numbers.end(), gathered_->numbers.begin(), gathered_->numbers.end()))
     return gathered_->vectors;
   std::vector<Vectors> all;
   for (std::size_t k = 0; k < numbers.size();) {
@@ -167,8 +168,8 @@ const HeldFactors::Vectors& HeldFactors::gather(std::span<const std::uint64_t> n
   });
   std::vector<Contribution> rows;
   for (const Vectors& each : all) rows.push_back(alike ? each.rows : formed(each));
-  gathered_ = Gathered{{numbers.begin(), numbers.end()},
-                       {Contribution::cat(rows), alike && all.front().pairs}};
+  gathered_ =
+      Gathered{{numbers.begin(), numbers.end()}, {Contribution::cat(rows), alike && all.front().pairs}};
   return gathered_->vectors;
 }
 

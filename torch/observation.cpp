@@ -136,8 +136,7 @@ Graph read_graph(const Tensor& loss, std::int64_t batch, const ObserveOptions& o
 }  // namespace
 
 std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t batch,
-                                                const ObserveOptions& options, Finish finish,
-                                                Forms forms) {
+                                                const ObserveOptions& options, Finish finish, Forms forms) {
   check_loss(loss, batch);
   const at::NoGradGuard no_grad;
   const Graph graph = read_graph(loss, batch, options);

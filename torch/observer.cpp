@@ -121,18 +121,18 @@ std::vector<Tensor> rows_of_gradients(const std::vector<Tensor>& parameters) {
 
 void require_whole_units(std::size_t batch, std::size_t unit, const char* where) {
   if (batch == 0 || batch % unit == 0 || unit % batch == 0) return;
-  throw UserError(where,
-                  fmt::format("batches of {} and unit={}; a batch holds parts of units, whose gradients cannot "
-                              "be told apart: one of the two has to divide the other",
-                              batch, unit));
+  throw UserError(
+      where, fmt::format("batches of {} and unit={}; a batch holds parts of units, whose gradients cannot "
+                         "be told apart: one of the two has to divide the other",
+                         batch, unit));
 }
 
 void require_examples(std::size_t unit, const char* where) {
   if (unit == 1) return;
-  throw UserError(where,
-                  fmt::format("a loss has a vector per example, and with unit={} one per unit is needed; call "
-                              "observe_microbatch after the backward of a unit",
-                              unit));
+  throw UserError(
+      where, fmt::format("a loss has a vector per example, and with unit={} one per unit is needed; call "
+                         "observe_microbatch after the backward of a unit",
+                         unit));
 }
 
 void require_one_each(std::int64_t rows, std::size_t examples, const char* where) {

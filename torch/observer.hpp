@@ -61,8 +61,8 @@ class GivenVectors {
   std::vector<Tensor> given_;
 };
 
-/// Rows in memory: every parameter has its columns, in the order in which they were first met; in a batch that
-/// does not depend on one, zeros.
+/// Rows in memory: every parameter has its columns, in the order in which they were first met; in a batch
+/// that does not depend on one, zeros.
 class RowMatrix {
  public:
   /// (B, d), contiguous, float64 if a parameter is. Throws UserError for parameters that the first batch had

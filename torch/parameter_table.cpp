@@ -183,9 +183,8 @@ ParameterTable ParameterTable::load(const State& state, std::size_t most) {
   const auto meeting = state.elements<std::int64_t>("parameters/meeting", count);
   const auto is_wide = state.elements<std::uint8_t>("parameters/wide", count);
   const auto names = split_lines(state.text("parameters/names"));
-  const auto rows = state.contains("parameters/rows")
-                        ? state.elements<std::int64_t>("parameters/rows", count)
-                        : std::vector<std::int64_t>(count);
+  const auto rows = state.contains("parameters/rows") ? state.elements<std::int64_t>("parameters/rows", count)
+                                                      : std::vector<std::int64_t>(count);
   if (names.size() != count && count > 0)
     throw StateMismatch("parameters/names", fmt::format("{} names for {} parameters", names.size(), count));
   ParameterTable table;
@@ -200,9 +199,8 @@ ParameterTable ParameterTable::load(const State& state, std::size_t most) {
       throw StateMismatch("parameters/part", fmt::format("part {} for parameter {}; at most {} is possible",
                                                          part[i], i, table.parts_));
     if (meeting[i] < 0 || meeting[i] > static_cast<std::int64_t>(i))
-      throw StateMismatch(
-          "parameters/meeting",
-          fmt::format("meeting {} for parameter {}; 0..{} are possible", meeting[i], i, i));
+      throw StateMismatch("parameters/meeting",
+                          fmt::format("meeting {} for parameter {}; 0..{} are possible", meeting[i], i, i));
     table.append({numel[i], part[i], is_wide[i] != 0, meeting[i], names[i], false, rows[i]});
   }
   return table;

@@ -252,7 +252,8 @@ bool GhostSliceSender::has(std::size_t part, std::span<const Vector> pairs) cons
   });
 }
 
-/// Both of every pair, first and second in turn, in one contribution or several, without the operands' scales.
+/// Both of every pair, first and second in turn, in one contribution or several, without the operands'
+/// scales.
 std::vector<Contribution> GhostSliceSender::examples(std::size_t part, std::span<const Vector> pairs) const {
   const Part& of = parts_.parts()[part];
   std::vector<Contribution> all;
@@ -260,11 +261,10 @@ std::vector<Contribution> GhostSliceSender::examples(std::size_t part, std::span
   const auto add = [&](const Gradients& gradients, const std::vector<std::int64_t>& index) {
     const auto found = gradients.find(part);
     if (found == gradients.end())
-      all.push_back(Contribution::of_rows(
-          at::zeros({static_cast<std::int64_t>(index.size()), of.dim()}, of.dtype)));
+      all.push_back(
+          Contribution::of_rows(at::zeros({static_cast<std::int64_t>(index.size()), of.dim()}, of.dtype)));
     else
-      all.push_back(found->second.select(
-          at::tensor(index, at::kLong).to(found->second.scales().device())));
+      all.push_back(found->second.select(at::tensor(index, at::kLong).to(found->second.scales().device())));
   };
   const auto flush = [&] {
     if (!rows.empty()) add(block_, std::exchange(rows, {}));
@@ -557,7 +557,8 @@ std::size_t GhostSliceHolder::place_of(std::uint64_t number) const {
   return static_cast<std::size_t>(after - parcels_.begin()) - 1;
 }
 
-GhostSliceHolder::Found GhostSliceHolder::find(std::size_t part, std::span<const std::uint64_t> numbers) const {
+GhostSliceHolder::Found GhostSliceHolder::find(std::size_t part,
+                                               std::span<const std::uint64_t> numbers) const {
   Found found;
   for (std::size_t k = 0; k < numbers.size(); ++k) {
     const Parcel& parcel = parcels_[place_of(numbers[k])];

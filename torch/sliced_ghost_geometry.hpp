@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an observed backward sends to the ranks, and what they hold of it (docs/design.md, section 9).
 //
-// A *part* is a large parameter, or the small ones of one meeting side by side. As a matrix of m x n it is cut
-// along its longer side, so that every rank has some rows, or some columns, of every vector. A pair of
+// A *part* is a large parameter, or the small ones of one meeting side by side. As a matrix of m x n it is
+// cut along its longer side, so that every rank has some rows, or some columns, of every vector. A pair of
 // examples travels as the slices of its difference or, where that is less, as the factors of both examples:
 // the factor along the cut side in slices, the other one whole. Which of the two it is may change from
 // message to message; where a slice is does not.

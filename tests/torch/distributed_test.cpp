@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many workers that observe losses, on ranks that are threads, against the rows of one example at a time. All
 // numbers are integers, so every sum has one value and orders must be equal, not close.
-#include "cdgrab/torch/distributed_sampler.hpp"
-
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -13,6 +11,7 @@
 #include "cdgrab/error.hpp"
 #include "cdgrab/self_communicator.hpp"
 #include "cdgrab/thread_communicator.hpp"
+#include "cdgrab/torch/distributed_sampler.hpp"
 
 namespace cdgrab::torch {
 namespace {
@@ -72,17 +71,18 @@ Model mlp(std::int64_t n, at::ScalarType dtype = at::kDouble) {
 /// Every example is a sequence: as factors a pair would be larger than its difference.
 Model sequences(std::int64_t n) {
   ::torch::manual_seed(6);
-  return {{integers({70, 65}, 1, at::kDouble), integers({70}, 1, at::kDouble)},
-          integers({n, 40, 65}, 1, at::kDouble), [](const std::vector<Tensor>& p, const Tensor& x) {
-            return at::linear(x, p[0], p[1]).square().sum();
-          }};
+  return {
+      {integers({70, 65}, 1, at::kDouble), integers({70}, 1, at::kDouble)},
+      integers({n, 40, 65}, 1, at::kDouble),
+      [](const std::vector<Tensor>& p, const Tensor& x) { return at::linear(x, p[0], p[1]).square().sum(); }};
 }
 
 /// Two tables of which each example takes four rows, cut by rows and by columns; one is used twice.
 Model lookups(std::int64_t n) {
   ::torch::manual_seed(7);
   return {{integers({150, 30}, 2, at::kDouble), integers({40, 150}, 2, at::kDouble)},
-          at::randint(0, 40, {n, 4}, at::kLong), [](const std::vector<Tensor>& p, const Tensor& x) {
+          at::randint(0, 40, {n, 4}, at::kLong),
+          [](const std::vector<Tensor>& p, const Tensor& x) {
             const Tensor a = at::embedding(p[0], x * 3 + 1);
             const Tensor b = at::embedding(p[1], x);
             const Tensor tied = at::linear(a.sum(1), p[0]);
@@ -94,7 +94,8 @@ Model lookups(std::int64_t n) {
 Model branches(std::int64_t n) {
   ::torch::manual_seed(8);
   Model model = {{integers({70, 65}, 1, at::kDouble), integers({72, 65}, 1, at::kDouble)},
-                 integers({n, 65}, 1, at::kDouble), [](const std::vector<Tensor>& p, const Tensor& x) {
+                 integers({n, 65}, 1, at::kDouble),
+                 [](const std::vector<Tensor>& p, const Tensor& x) {
                    const Tensor second = x.select(1, 0).gt(0);
                    Tensor loss;
                    for (int k = 0; k < 2; ++k) {
@@ -120,7 +121,7 @@ std::shared_ptr<Communicator> borrowed(Communicator& communicator) {
   return {&communicator, [](Communicator*) {}};
 }
 
-struct Run {
+struct Scenario {
   std::string spec = "cd-pair";
   Shares shares = Shares::strided(1, 1);
   std::size_t batch = 6;
@@ -129,15 +130,15 @@ struct Run {
   bool by_itself = false;  ///< step_after_backward
 };
 
-DistributedSampler make(const Run& run, Communicator& communicator) {
+DistributedSampler make(const Scenario& run, Communicator& communicator) {
   DistributedSampler sampler(run.shares, run.spec, borrowed(communicator), {.seed = 3});
   sampler.step_after_backward(run.by_itself);
   return sampler;
 }
 
 /// One batch of each hosted worker that has one; false if none has.
-bool observe_step(DistributedSampler& sampler, const Model& model, const Run& run) {
-  ObserveOptions options{.sum = true};
+bool observe_step(DistributedSampler& sampler, const Model& model, const Scenario& run) {
+  ObserveOptions options{.sum = true, .batch_axis = 0};
   if (run.named) {
     std::vector<std::pair<std::string, Tensor>> names;
     for (std::size_t p = 0; p < model.parameters.size(); ++p)
@@ -158,7 +159,7 @@ bool observe_step(DistributedSampler& sampler, const Model& model, const Run& ru
 }
 
 /// The orders of all epochs after the first, as rank 0 has them; all ranks must agree.
-Orders observed(const Run& run, const Model& model, std::size_t ranks,
+Orders observed(const Scenario& run, const Model& model, std::size_t ranks,
                 const std::function<void(Communicator&)>& after = {}) {
   Orders orders;
   run_on_threads(ranks, [&](Communicator& communicator) {
@@ -179,7 +180,7 @@ Orders observed(const Run& run, const Model& model, std::size_t ranks,
 }
 
 /// The same by a sampler that knows no torch, with rows in memory.
-Orders deposited(const Run& run, const Tensor& rows) {
+Orders deposited(const Scenario& run, const Tensor& rows) {
   SelfCommunicator self;
   cdgrab::DistributedSampler sampler(run.shares, parse_spec(run.spec), self, {.seed = 3});
   Orders orders;
@@ -221,7 +222,7 @@ TEST(TorchWorkers, LossesGiveTheOrderOfRowsOnAnyNumberOfRanks) {
   for (const auto& [name, model] : all_models(43)) {
     const Tensor rows = model.rows();
     for (const std::size_t workers : {1, 2, 4}) {
-      const Run run{.shares = Shares::strided(43, workers)};
+      const Scenario run{.shares = Shares::strided(43, workers)};
       const Orders expected = deposited(run, rows);
       for (const std::size_t ranks : {1, 2, 3})
         EXPECT_EQ(observed(run, model, ranks), expected)
@@ -237,7 +238,7 @@ TEST(TorchWorkers, OddBatchesAndAWorkerThatRunsOut) {
   const Model model = mlp(40);
   const Tensor rows = model.rows();
   for (const char* spec : {"cd-pair", "cd-pair; sign=walk", "cd-pair; sign=halving", "id-pair", "d-rr"}) {
-    const Run run{.spec = spec, .shares = Shares(40, shares), .batch = 5};
+    const Scenario run{.spec = spec, .shares = Shares(40, shares), .batch = 5};
     const Orders expected = deposited(run, rows);
     for (const std::size_t ranks : {1, 3}) EXPECT_EQ(observed(run, model, ranks), expected) << spec;
   }
@@ -245,8 +246,8 @@ TEST(TorchWorkers, OddBatchesAndAWorkerThatRunsOut) {
 
 TEST(TorchWorkers, ARoundAfterEveryBackwardIsTheSame) {
   const Model model = mlp(31);
-  const Run by_hand{.shares = Shares::strided(31, 3)};
-  Run by_itself = by_hand;
+  const Scenario by_hand{.shares = Shares::strided(31, 3)};
+  Scenario by_itself = by_hand;
   by_itself.by_itself = true;
   EXPECT_EQ(observed(by_itself, model, 3), observed(by_hand, model, 3));
   EXPECT_EQ(observed(by_itself, model, 2), observed(by_hand, model, 2));
@@ -266,8 +267,8 @@ double bytes_per_number(const Model& model) {
   return sent / (static_cast<double>(n / 4) * static_cast<double>(dim));
 }
 
-/// Half a float64 number of each difference goes to the other rank, if rows are sent. A matrix of 80 x 60 has as
-/// factors of two examples 2 * (60 + 40) of its 2400 numbers.
+/// Half a float64 number of each difference goes to the other rank, if rows are sent. A matrix of 80 x 60 has
+/// as factors of two examples 2 * (60 + 40) of its 2400 numbers.
 TEST(TorchWorkers, FactorsTravelWhereTheyAreLessAndElseSlices) {
   EXPECT_NEAR(bytes_per_number(sequences(48)), 4.0, 0.1);
   const double factors = bytes_per_number(mlp(48));
@@ -276,7 +277,7 @@ TEST(TorchWorkers, FactorsTravelWhereTheyAreLessAndElseSlices) {
 }
 
 /// Saves in the middle of the second epoch; every rank of every number of ranks must have the same bytes.
-std::vector<std::byte> saved(const Run& run, const Model& model, std::size_t ranks, Orders& orders) {
+std::vector<std::byte> saved(const Scenario& run, const Model& model, std::size_t ranks, Orders& orders) {
   std::vector<std::byte> bytes;
   std::mutex mutex;
   run_on_threads(ranks, [&](Communicator& communicator) {
@@ -300,7 +301,8 @@ std::vector<std::byte> saved(const Run& run, const Model& model, std::size_t ran
   return bytes;
 }
 
-Orders resumed(const Run& run, const Model& model, std::size_t ranks, const std::vector<std::byte>& bytes) {
+Orders resumed(const Scenario& run, const Model& model, std::size_t ranks,
+               const std::vector<std::byte>& bytes) {
   Orders orders;
   run_on_threads(ranks, [&](Communicator& communicator) {
     const Model own = model.copy();
@@ -314,25 +316,28 @@ Orders resumed(const Run& run, const Model& model, std::size_t ranks, const std:
   return orders;
 }
 
-/// Worker 1 lags behind: its batches are of the same size, but it has less to give, so pairs of the others wait.
+/// Worker 1 lags behind: its batches are of the same size, but it has less to give, so pairs of the others
+/// wait.
 TEST(TorchWorkers, ASavedStateIsTheSameForAllRanksAndGoesOnOnAnyNumberOfThem) {
   for (const Model& model : {mlp(44), lookups(44)}) {
     for (const char* spec : {"cd-pair", "id-pair"}) {
-      const Run run{.spec = spec, .shares = Shares::strided(44, 4), .batch = 3};
+      const Scenario run{.spec = spec, .shares = Shares::strided(44, 4), .batch = 3};
       Orders expected;
       const auto bytes = saved(run, model, 2, expected);
       Orders alone;
       EXPECT_EQ(saved(run, model, 1, alone), bytes) << spec;
       EXPECT_EQ(alone, expected) << spec;
-      for (const std::size_t ranks : {1, 2, 3}) EXPECT_EQ(resumed(run, model, ranks, bytes), expected) << spec;
+      for (const std::size_t ranks : {1, 2, 3})
+        EXPECT_EQ(resumed(run, model, ranks, bytes), expected) << spec;
     }
   }
 }
 
-/// What was deposited and has not travelled is in it, with a carry and parameters that no other rank knows of.
+/// What was deposited and has not travelled is in it, with a carry and parameters that no other rank knows
+/// of.
 TEST(TorchWorkers, AStateOfOneRankGoesOnThere) {
   const Model model = mlp(30);
-  const Run run{.shares = Shares::strided(30, 2), .batch = 3};
+  const Scenario run{.shares = Shares::strided(30, 2), .batch = 3};
   std::vector<std::vector<std::byte>> states(2);
   Orders expected;
   run_on_threads(2, [&](Communicator& communicator) {
@@ -352,19 +357,20 @@ TEST(TorchWorkers, AStateOfOneRankGoesOnThere) {
     sampler.begin();
     while (observe_step(sampler, own, run)) sampler.step();
     sampler.end_epoch();
-    if (communicator.rank() == 0) EXPECT_EQ(Orders{orders_of(sampler.core())}, expected);
+    EXPECT_EQ(Orders{orders_of(sampler.core())}, expected);
   });
 }
 
 /// Strided shares of two workers: each has the examples of one branch.
 TEST(TorchWorkers, BatchesOfDifferentParametersAreToldApartByNameOrRefused) {
   const Model model = branches(24);
-  Run run{.shares = Shares::strided(24, 2)};
+  Scenario run{.shares = Shares::strided(24, 2)};
   try {
     observed(run, model, 2);
     FAIL() << "not refused";
   } catch (const std::exception& error) {
-    EXPECT_NE(std::string(error.what()).find("ObserveOptions::parameters"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("ObserveOptions::parameters"), std::string::npos)
+        << error.what();
   }
   run.named = true;
   EXPECT_EQ(observed(run, model, 2), deposited(run, model.rows()));
@@ -373,7 +379,7 @@ TEST(TorchWorkers, BatchesOfDifferentParametersAreToldApartByNameOrRefused) {
 TEST(TorchWorkers, VectorsThatAreGivenAndSketchedOnesDoNotDependOnRanks) {
   const Tensor rows = mlp(33).rows();
   for (const char* spec : {"cd-pair", "cd-pair; sketch=sparse:64", "id-pair; sketch=sparse:64"}) {
-    const Run run{.spec = spec, .shares = Shares::strided(33, 3)};
+    const Scenario run{.spec = spec, .shares = Shares::strided(33, 3)};
     const Orders expected = deposited(run, rows);
     for (const std::size_t ranks : {1, 2}) {
       run_on_threads(ranks, [&](Communicator& communicator) {
@@ -406,7 +412,7 @@ TEST(TorchWorkers, VectorsThatAreGivenAndSketchedOnesDoNotDependOnRanks) {
 TEST(TorchWorkers, GradientsAreAveragedInPlaceAndBalanced) {
   const Model model = mlp(32);
   const Tensor rows = model.rows();
-  const Run run{.spec = "cd-pair; unit=4", .shares = Shares::strided(32, 2), .batch = 4, .epochs = 1};
+  const Scenario run{.spec = "cd-pair; unit=4", .shares = Shares::strided(32, 2), .batch = 4, .epochs = 1};
   std::vector<std::vector<Index>> orders;
   for (const std::size_t ranks : {1, 2}) {
     run_on_threads(ranks, [&](Communicator& communicator) {
@@ -422,8 +428,7 @@ TEST(TorchWorkers, GradientsAreAveragedInPlaceAndBalanced) {
           for (std::size_t k = 0; k < 4; ++k)
             all += rows[static_cast<std::int64_t>(order[static_cast<std::size_t>(step) * 4 + k])];
           if (w < first || w >= first + sampler.core().hosted()) continue;
-          gradients.push_back(
-              ::torch::autograd::grad({own.loss(sampler.next(w, 4))}, own.parameters));
+          gradients.push_back(::torch::autograd::grad({own.loss(sampler.next(w, 4))}, own.parameters));
         }
         std::vector<Tensor> mean;
         for (const Tensor& p : own.parameters) mean.push_back(at::empty_like(p));
@@ -444,8 +449,9 @@ TEST(TorchWorkers, GradientsAreAveragedInPlaceAndBalanced) {
     });
   }
   SelfCommunicator self;
-  EXPECT_THROW(DistributedSampler(Shares::strided(8, 1), "cd-pair", borrowed(self)).average({at::ones({3})}, 1),
-               UserError);
+  EXPECT_THROW(
+      DistributedSampler(Shares::strided(8, 1), "cd-pair", borrowed(self)).average({at::ones({3})}, 1),
+      UserError);
 }
 
 TEST(TorchWorkers, AWorkerMustBeNamedWhereThereAreSeveralAndHosted) {
@@ -467,7 +473,7 @@ TEST(TorchWorkers, WhatIsNotFiniteIsPassedOver) {
   Model model = mlp(24);
   model.x[5][3] = std::numeric_limits<double>::infinity();
   Model clean = mlp(24);
-  const Run run{.shares = Shares::strided(24, 2), .epochs = 1};
+  const Scenario run{.shares = Shares::strided(24, 2), .epochs = 1};
   Tensor rows = clean.rows();
   rows[5].fill_(std::numeric_limits<double>::quiet_NaN());
   EXPECT_EQ(observed(run, model, 2), deposited(run, rows));
