@@ -559,7 +559,8 @@ void DistributedSampler::Impl::pack_pairs(std::size_t worker, const std::vector<
     bool told;  ///< all ranks know of it: the carry
   };
   sliced_carries_ = false;
-  outgoing_.packed.resize(communicator_->ranks());
+  while (outgoing_.packed.size() < communicator_->ranks())
+    outgoing_.packed.push_back(coordinator_->spares().take());
   HostedWorker& own = here(worker);
   const Register register_of_carry = worker - hosted_.begin;
   sender_->pack({}, outgoing_.packed);
