@@ -73,6 +73,9 @@ class SliceHolder {
   /// What one rank packed for this one: `count` differences, maybe none. They get the next numbers, from 0
   /// on.
   virtual void hold(Bytes packed, std::size_t count) = 0;
+  /// How many differences it likes to have decided together, at least 1 and the same on all ranks. Never
+  /// changes a result, only the cost.
+  [[nodiscard]] virtual std::size_t chunk() const = 0;
   /// Bytes held for differences.
   [[nodiscard]] virtual std::size_t held_bytes() const = 0;
 
@@ -145,6 +148,7 @@ class DenseSliceHolder final : public SliceHolder {
   [[nodiscard]] std::size_t dim() const override { return dim_; }
   [[nodiscard]] DType dtype() const override;
   void hold(Bytes packed, std::size_t count) override;
+  [[nodiscard]] std::size_t chunk() const override;
   [[nodiscard]] std::size_t held_bytes() const override { return held_bytes_; }
   void products(std::span<const std::uint64_t> numbers, Wanted wanted, Products& out) override;
   void combine(std::span<const std::uint64_t> numbers, std::span<const int> signs) override;

@@ -379,15 +379,12 @@ void Coordinator::keep_slices(const std::vector<Message>& heads, const std::vect
 
 // ---- decisions
 
-/// How many pairs to decide with one sum: more of them cost more products (half of this many per pair) and
-/// longer sums, fewer cost more sums and more reads of the accumulator. Measured with m = 4 and B = 16.
-std::size_t Coordinator::chunk() const { return holder_->dim() / ranks_ > 4096 ? 8 : 16; }
-
 void Coordinator::decide() {
   if (!coordinates()) return;
   const std::vector<WaitingPair> due = lanes_.due();
-  for (std::size_t begin = 0; begin < due.size(); begin += chunk())
-    decide(std::span(due).subspan(begin, std::min(chunk(), due.size() - begin)));
+  const std::size_t chunk = due.empty() ? 1 : holder_->chunk();
+  for (std::size_t begin = 0; begin < due.size(); begin += chunk)
+    decide(std::span(due).subspan(begin, std::min(chunk, due.size() - begin)));
 }
 
 void Coordinator::decide(std::span<const WaitingPair> pairs) {

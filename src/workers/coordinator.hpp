@@ -137,7 +137,6 @@ class Coordinator {
   void keep_slices(const std::vector<Message>& heads, const std::vector<Bytes>& received, std::size_t size);
   void decide();
   void decide(std::span<const WaitingPair> pairs);
-  [[nodiscard]] std::size_t chunk() const;
   void tell(std::size_t worker, Index position, Code code);
 
   Plan plan_;
