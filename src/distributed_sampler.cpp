@@ -606,6 +606,7 @@ void DistributedSampler::Impl::pack_pairs(std::size_t worker, const std::vector<
     outgoing_.packed.push_back(coordinator_->spares().take());
   HostedWorker& own = here(worker);
   const Register register_of_carry = worker - hosted_.begin;
+  sender_->pack({}, outgoing_.packed);
   Arrivals out{static_cast<std::uint32_t>(worker), {}, {}};
   const auto tell = [&](Index position, Code code) {
     out.positions.push_back(position);
@@ -855,6 +856,11 @@ State DistributedSampler::Impl::own_words() const {
     state.set("input_dim", static_cast<std::int64_t>(input_dim_));
     state.set("input_dtype", std::string(dtype_name(*type_)));
   }
+  if (coordinates() && !own_geometry_) {
+    State words;
+    sender_->save(words);
+    state.set_part("sender", words);
+  }
   for (std::size_t w = hosted_.begin; w < hosted_.end; ++w) {
     const HostedWorker& own = workers_[w - hosted_.begin];
     State words;
@@ -1095,7 +1101,7 @@ void DistributedSampler::Impl::load_slices(const State& state, bool same_shares,
   const std::size_t dim = stored ? stored_count(state, "geometry.dim") : 0;
   if (!stored && own_geometry_) return;
   std::unique_ptr<SliceHolder> made;
-  const SliceHolder* holder = old.coordinator_->holder();
+  SliceHolder* holder = old.coordinator_->holder();
   if (own_geometry_) {
     const auto dense = [&]<class T>(T) {
       auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks(), holders(dim));
@@ -1108,6 +1114,10 @@ void DistributedSampler::Impl::load_slices(const State& state, bool same_shares,
     else
       dense(double{});
     holder = made.get();
+  } else if (stored) {
+    const State words = state.part("geometry");
+    holder->load(words);
+    old.sender_->load(state.contains("rank") ? state.part("sender") : words);
   }
   std::optional<Coordinator::Slices> slices;
   std::vector<std::pair<Register, Array>> carries;
@@ -1128,8 +1138,10 @@ void DistributedSampler::Impl::load_slices(const State& state, bool same_shares,
     sender_ = std::move(old.sender_);
   }
   for (const auto& [number, carry] : carries) sender_->set_carry(number, carry);
-  outgoing_.type = made->dtype();
-  outgoing_.dim = made->dim();
+  if (own_geometry_) {
+    outgoing_.type = made->dtype();
+    outgoing_.dim = made->dim();
+  }
   if (slices || !own_geometry_) coordinator_->adopt(std::move(made), std::move(slices));
 }
 
@@ -1160,7 +1172,7 @@ void DistributedSampler::Impl::load_alone(const State& state, bool same_shares, 
   for (std::size_t w = hosted_.begin; w < hosted_.end && !own_geometry_; ++w) {
     std::unique_ptr<Geometry>& geometry = old.here(w).geometry;
     const State words = state.part(worker_key(w));
-    if (same_shares && words.contains("geometry.dim")) {
+    if (same_shares) {
       geometry->load(words);
     } else {
       for (Register r = 0; r < here(w).balancer->registers().size(); ++r) geometry->clear(r);

@@ -136,7 +136,7 @@ Graph read_graph(const Tensor& loss, std::int64_t batch, const ObserveOptions& o
 }  // namespace
 
 std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t batch,
-                                                const ObserveOptions& options, Finish finish) {
+                                                const ObserveOptions& options, Finish finish, Forms forms) {
   check_loss(loss, batch);
   const at::NoGradGuard no_grad;
   const Graph graph = read_graph(loss, batch, options);
@@ -151,6 +151,7 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   observation->per_example_ = loss.dim() == 1;
   observation->budget_ = options.budget;
   observation->finish_ = std::move(finish);
+  observation->forms_ = std::move(forms);
   observation->expect(graph, options.parameters);
   observation->watch();
   return observation;
@@ -283,7 +284,7 @@ void Observation::complete(Collected& collected) {
     collected.sum->scale(scale_);
   else
     collected.sum->scale(alpha_);
-  if (collected.sum->prefers_rows()) form_within_budget(*collected.sum);
+  if (forms_(*collected.sum)) form_within_budget(*collected.sum);
 }
 
 void Observation::form_within_budget(Contribution& sum) {

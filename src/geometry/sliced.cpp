@@ -147,6 +147,13 @@ DType DenseSliceHolder<T>::dtype() const {
   return kTypeOf<T>;
 }
 
+/// More at a time cost more products (half of this many per pair) and longer sums, fewer cost more sums and more
+/// reads of the accumulator. Measured with m = 4 and B = 16.
+template <class T>
+std::size_t DenseSliceHolder<T>::chunk() const {
+  return dim_ / holders_ > 4096 ? 8 : 16;
+}
+
 template <class T>
 void DenseSliceHolder<T>::hold(Bytes packed, std::size_t count) {
   if (packed.size() != count * part_bytes())

@@ -316,7 +316,7 @@ void Coordinator::arrive(const std::vector<Message>& heads, std::vector<Bytes> p
     for (const Arrivals& arrivals : heads[r].arrivals)
       for (std::size_t k = 0; k < arrivals.positions.size(); ++k)
         if (arrive(arrivals.worker, arrivals.positions[k], arrivals.codes[k])) ++pairs;
-    if (pairs > 0) holder_->hold(std::move(parcels[r]), pairs);
+    if (pairs > 0 || !parcels[r].empty()) holder_->hold(std::move(parcels[r]), pairs);
     if (heads[r].call != Call::kEndEpoch) continue;
     const Hosted hosted = hosted_workers(plan_.units.size(), r, ranks_);
     for (std::size_t worker = hosted.begin; worker < hosted.end; ++worker) lanes_.close(worker);
@@ -397,10 +397,6 @@ void Coordinator::keep_slices(const std::vector<Message>& heads, const std::vect
 
 // ---- decisions
 
-/// How many pairs to decide with one sum: more of them cost more products (half of this many per pair) and
-/// longer sums, fewer cost more sums and more reads of the accumulator. Measured with m = 4 and B = 16.
-std::size_t Coordinator::chunk() const { return holder_->dim() / ranks_ > 4096 ? 8 : 16; }
-
 void Coordinator::decide() {
   if (!coordinates()) return;
   const std::vector<WaitingPair> due = lanes_.due();
@@ -409,9 +405,10 @@ void Coordinator::decide() {
     decide_whole(due);
     return;
   }
-  for (std::size_t begin = 0; begin < due.size(); begin += chunk())
+  const std::size_t chunk = holder_->chunk();
+  for (std::size_t begin = 0; begin < due.size(); begin += chunk)
     resolve(
-        std::span(due).subspan(begin, std::min(chunk(), due.size() - begin)), true,
+        std::span(due).subspan(begin, std::min(chunk, due.size() - begin)), true,
         [&](const WaitingPair& pair, double product, double norm2) { return settle(pair, product, norm2); });
 }
 
@@ -423,8 +420,9 @@ void Coordinator::decide_whole(std::span<const WaitingPair> pairs) {
   if (rank_ == 0) {
     SignRule ahead = sign_;
     std::size_t k = 0;
-    for (std::size_t begin = 0; begin < count; begin += chunk())
-      resolve(pairs.subspan(begin, std::min(chunk(), count - begin)), false,
+    const std::size_t chunk = holder_->chunk();
+    for (std::size_t begin = 0; begin < count; begin += chunk)
+      resolve(pairs.subspan(begin, std::min(chunk, count - begin)), false,
               [&](const WaitingPair& pair, double product, double norm2) {
                 if (sign_.needs_norm()) found[count + k] = norm2;
                 found[k++] = product;
@@ -502,6 +500,9 @@ void Coordinator::save_bookkeeping(State& state) const {
   if (holder_ == nullptr) return;
   state.set("geometry.dim", static_cast<std::int64_t>(holder_->dim()));
   state.set("geometry.dtype", std::string(dtype_name(holder_->dtype())));
+  State words;
+  holder_->save(words);
+  state.set_part("geometry", words);
 }
 
 void Coordinator::save_slices(State& state) const {

@@ -115,7 +115,7 @@ class Coordinator {
   [[nodiscard]] bool left_anywhere() const;
   /// To be used by another coordinator.
   std::unique_ptr<SliceHolder> take_holder() { return std::move(holder_); }
-  [[nodiscard]] const SliceHolder* holder() const { return holder_.get(); }
+  [[nodiscard]] SliceHolder* holder() { return holder_.get(); }
 
  private:
   /// Makes the holder of rows in memory, unless there is one.
@@ -145,7 +145,6 @@ class Coordinator {
   void resolve(std::span<const WaitingPair> pairs, bool summed, Judge judge);
   void drop(std::span<const WaitingPair> pairs);
   int settle(const WaitingPair& pair, double product, double norm2);
-  [[nodiscard]] std::size_t chunk() const;
   void tell(std::size_t worker, Index position, Code code);
 
   Plan plan_;
