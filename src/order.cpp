@@ -74,6 +74,7 @@ std::vector<Index> read_saved(const std::string& path, std::size_t n, bool last_
 std::unique_ptr<Order> make_whole(const Spec& spec, std::size_t n, bool last_is_short) {
   switch (spec.name) {
     case OrderName::kRandomReshuffling:
+    case OrderName::kDistributedReshuffling:
       return make_random_reshuffling();
     case OrderName::kShuffleOnce:
       return make_shuffle_once();

@@ -22,6 +22,10 @@ namespace cdgrab {
 namespace {
 
 std::size_t checked_examples(std::size_t examples, const Spec& spec) {
+  if (spec.distributed())
+    throw UserError("Sampler", fmt::format("`{}` orders the examples of many workers; make a "
+                                           "DistributedSampler for it (one worker on one rank will do)",
+                                           print_spec(spec)));
   if (examples > kMaxExamples)
     throw UserError("Sampler", fmt::format("{} examples; at most {} are allowed: order groups of them with "
                                            "unit=",

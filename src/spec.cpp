@@ -31,7 +31,7 @@ std::string words_of(unsigned names) {
 }
 
 [[noreturn]] void refuse_option(const OptionRow& option, const NameRow& name) {
-  const bool asks_for_signs = (option.names & kBalancing) != 0 && !name.why_no_signs.empty();
+  const bool asks_for_signs = (option.names & kFreezing) != 0 && !name.why_no_signs.empty();
   const std::string reason =
       asks_for_signs
           ? fmt::format("`{}` {}, so `{}` has nothing to act on", name.word, name.why_no_signs, option.key)
@@ -102,6 +102,7 @@ void require_complete(const Spec& spec) {
 }  // namespace
 
 bool Spec::balances() const { return (kBalancing & bit(name)) != 0; }
+bool Spec::distributed() const { return (kDistributed & bit(name)) != 0; }
 
 Spec parse_spec(std::string_view text) {
   const std::vector<std::string_view> pieces = split(text, ";,");

@@ -16,9 +16,11 @@ namespace cdgrab {
 enum class Verb { kSum, kAllGather, kAllToAll };
 inline constexpr std::size_t kVerbs = 3;
 
-/// Bytes that left this rank for others and came from them. What a rank keeps for itself is not counted.
+/// Bytes that left this rank for others and came from them, as they were given: what a rank keeps for itself
+/// is not counted, nor is what a transport adds. all_gather of unknown lengths sends 8 bytes more to each,
+/// its length.
 struct Traffic {
-  std::uint64_t calls = 0;
+  std::uint64_t calls = 0;  ///< of the verb
   std::uint64_t sent = 0;
   std::uint64_t received = 0;
 };
@@ -60,11 +62,16 @@ class Communicator {
 
  protected:
   Communicator() = default;
-  /// send[r] to rank r for every r, and receive[r] from it. To itself a rank copies.
+  /// send[r] to every other rank r, and receive[r] from it; both have ranks() pieces. What a rank gives
+  /// itself is in place already. A piece whose length is not what the other rank expects is a
+  /// CommunicationError.
   virtual void exchange(std::span<const Sent> send, std::span<const Received> receive) = 0;
 
  private:
-  void count(Verb verb, std::span<const Sent> send, std::span<const Received> receive);
+  void move(Verb verb, std::span<const Sent> send, std::span<const Received> receive);
+  void gather(Verb verb, Sent mine, std::span<const Received> pieces);
+  void sum_by_pieces(std::span<double> values);
+  void sum_of_all(std::span<double> values);
 
   std::array<Traffic, kVerbs> traffic_{};
   std::chrono::milliseconds timeout_ = std::chrono::minutes(10);

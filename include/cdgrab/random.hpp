@@ -19,6 +19,7 @@ enum class Purpose : std::uint32_t {
   kSign = 4,
   kSketch = 5,
   kData = 6,
+  kWorker = 7,
 };
 
 /// One stream of draws: everything but the position.

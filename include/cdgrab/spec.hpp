@@ -16,7 +16,8 @@
 
 namespace cdgrab {
 
-/// The named orderings. The first five balance gradients; the others need none, except greedy.
+/// The named orderings. The first five and cd-pair and id-pair balance gradients; the others need none,
+/// except greedy. The last three are of many workers.
 enum class OrderName {
   kMean,
   kPair,
@@ -32,6 +33,9 @@ enum class OrderName {
   kGreedy,
   kScore,
   kFile,
+  kCoordinatedPair,
+  kIndependentPair,
+  kDistributedReshuffling,
 };
 
 /// What is balanced (docs/math.md, section 2).
@@ -58,8 +62,10 @@ struct Spec {
 
   bool operator==(const Spec&) const = default;
 
-  /// True for the five that turn observed vectors into signs.
+  /// True for those that turn observed vectors into signs.
   [[nodiscard]] bool balances() const;
+  /// True for the orders of many workers, which a DistributedSampler makes and a Sampler does not.
+  [[nodiscard]] bool distributed() const;
   /// Bits of a code: depth + 1.
   [[nodiscard]] unsigned levels() const { return static_cast<unsigned>(depth) + 1; }
 };

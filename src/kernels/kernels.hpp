@@ -76,6 +76,8 @@ struct Kernels {
   /// out = a_weight * a + b_weight * b; b may be null, out may be a or b.
   void (*blend)(T* out, T a_weight, const T* a, T b_weight, const T* b, std::size_t dim);
   bool (*finite)(const T* x, std::size_t dim);
+  /// out[k*(k+1)/2 + j] = <rows[k], rows[j]> for j <= k < count.
+  void (*gram)(const T* const* rows, std::size_t count, std::size_t dim, double* out);
   /// prefix += x - mean (prefix and mean in float64); the norms of the new prefix.
   PrefixNorms (*advance_prefix)(double* prefix, const T* x, const double* mean, std::size_t dim);
 };

@@ -93,6 +93,12 @@ bool finite(const T* x, std::size_t dim) {
 }
 
 template <class T>
+void gram(const T* const* rows, std::size_t count, std::size_t dim, double* out) {
+  for (std::size_t k = 0; k < count; ++k)
+    for (std::size_t j = 0; j <= k; ++j) *out++ = dot<T>(rows[k], nullptr, rows[j], dim);
+}
+
+template <class T>
 PrefixNorms advance_prefix(double* prefix, const T* x, const double* mean, std::size_t dim) {
   PrefixNorms norms;
   for (std::size_t i = 0; i < dim; ++i) {
@@ -105,7 +111,8 @@ PrefixNorms advance_prefix(double* prefix, const T* x, const double* mean, std::
 
 template <class T>
 constexpr Kernels<T> kReference = {difference_pass<T>, centred_pass<T>, combine<T>, dot<T>,
-                                   add_and_dot<T>,     blend<T>,        finite<T>,  advance_prefix<T>};
+                                   add_and_dot<T>,     blend<T>,        finite<T>,  gram<T>,
+                                   advance_prefix<T>};
 
 }  // namespace
 

@@ -373,6 +373,90 @@ bool finite(const T* x, std::size_t dim) {
   return reference<T>().finite(x + whole, dim - whole);
 }
 
+/// Rows and columns of the block of products whose sums stay in registers.
+constexpr std::size_t kBlock = 4;
+
+/// out[k][j] += <rows[k], columns[j]> over whole vectors of `dim`. R x C sums at once: R + C loads serve R *
+/// C products.
+template <std::size_t R, std::size_t C, class T>
+void gram_block(const T* const* rows, const T* const* columns, std::size_t dim, double* out) {
+  const T *x[R], *y[C];
+  for (std::size_t k = 0; k < R; ++k) x[k] = rows[k];
+  for (std::size_t j = 0; j < C; ++j) y[j] = columns[j];
+  const auto step = [&](std::size_t i, Vec<T>(&chain)[R * C]) HWY_ATTR {
+    Vec<T> v[C];
+    for (std::size_t j = 0; j < C; ++j) v[j] = load(y[j] + i);
+    HWY_UNROLL(4)
+    for (std::size_t k = 0; k < R; ++k) {
+      const Vec<T> u = load(x[k] + i);
+      HWY_UNROLL(4)
+      for (std::size_t j = 0; j < C; ++j) chain[k * C + j] = hn::MulAdd(u, v[j], chain[k * C + j]);
+    }
+  };
+  double sums[R * C];
+  sum_chains<T, R * C>(dim, sums, step);
+  for (std::size_t p = 0; p < R * C; ++p) out[p] += sums[p];
+}
+
+template <std::size_t R, class T>
+void gram_rows(const T* const* rows, const T* const* columns, std::size_t count, std::size_t dim,
+               double* out) {
+  switch (count) {
+    case 1:
+      return gram_block<R, 1>(rows, columns, dim, out);
+    case 2:
+      return gram_block<R, 2>(rows, columns, dim, out);
+    case 3:
+      return gram_block<R, 3>(rows, columns, dim, out);
+    default:
+      return gram_block<R, 4>(rows, columns, dim, out);
+  }
+}
+
+template <class T>
+void gram_any(const T* const* rows, std::size_t r, const T* const* columns, std::size_t c, std::size_t dim,
+              double* out) {
+  switch (r) {
+    case 1:
+      return gram_rows<1>(rows, columns, c, dim, out);
+    case 2:
+      return gram_rows<2>(rows, columns, c, dim, out);
+    case 3:
+      return gram_rows<3>(rows, columns, c, dim, out);
+    default:
+      return gram_rows<4>(rows, columns, c, dim, out);
+  }
+}
+
+/// Block by block of products, on a tile of coordinates that stays in the second cache meanwhile.
+template <class T>
+void gram(const T* const* rows, std::size_t count, std::size_t dim, double* out) {
+  const std::size_t lanes = hn::Lanes(Tag<T>());
+  constexpr std::size_t kTile = 8192 / sizeof(T);
+  const std::size_t whole = dim - dim % lanes;
+  std::fill_n(out, count * (count + 1) / 2, 0.0);
+  const auto at = [out](std::size_t k, std::size_t j) { return out + k * (k + 1) / 2 + j; };
+  for (std::size_t begin = 0; begin < whole; begin += kTile) {
+    const std::size_t length = std::min(kTile, whole - begin);
+    for (std::size_t k = 0; k < count; k += kBlock) {
+      const std::size_t r = std::min(kBlock, count - k);
+      const Shifted<const T*> x(rows + k, r, begin);
+      for (std::size_t j = 0; j <= k; j += kBlock) {
+        const std::size_t c = std::min(kBlock, count - j);
+        const Shifted<const T*> y(rows + j, c, begin);
+        double sums[kBlock * kBlock] = {};
+        gram_any<T>(x.at, r, y.at, c, length, sums);
+        for (std::size_t p = 0; p < r; ++p)
+          for (std::size_t q = 0; q < c && j + q <= k + p; ++q) *at(k + p, j + q) += sums[p * c + q];
+      }
+    }
+  }
+  if (whole == dim) return;
+  for (std::size_t k = 0; k < count; ++k)
+    for (std::size_t j = 0; j <= k; ++j)
+      *at(k, j) += reference<T>().dot(rows[k] + whole, nullptr, rows[j] + whole, dim - whole);
+}
+
 HWY_INLINE Vec<double> load_as_double(const double* p) { return load(p); }
 HWY_INLINE Vec<double> load_as_double(const float* p) {
   const Tag<double> d;
@@ -399,7 +483,8 @@ PrefixNorms advance_prefix(double* prefix, const T* x, const double* mean, std::
 
 template <class T>
 constexpr Kernels<T> kKernels = {difference_pass<T>, centred_pass<T>, combine<T>, dot<T>,
-                                 add_and_dot<T>,     blend<T>,        finite<T>,  advance_prefix<T>};
+                                 add_and_dot<T>,     blend<T>,        finite<T>,  gram<T>,
+                                 advance_prefix<T>};
 
 }  // namespace
 

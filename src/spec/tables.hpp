@@ -54,6 +54,11 @@ inline constexpr std::array kNames = {
             "compares the centred vectors themselves and takes no signs"},
     NameRow{OrderName::kScore, "score", "ascending by one number per example that the caller gives", kBlind},
     NameRow{OrderName::kFile, "file", "an order saved before, read from path", kBlind},
+    NameRow{OrderName::kCoordinatedPair, "cd-pair",
+            "many workers: pair, the workers in turn against one accumulator (CD-GraB)", ""},
+    NameRow{OrderName::kIndependentPair, "id-pair", "many workers: pair, each worker for itself (ID-GraB)",
+            ""},
+    NameRow{OrderName::kDistributedReshuffling, "d-rr", "many workers: rr, each worker for itself", kBlind},
 };
 
 inline const NameRow& row_of(OrderName name) { return kNames.at(static_cast<std::size_t>(name)); }
@@ -93,9 +98,27 @@ inline constexpr std::array kSketches = {Word<SketchKind>{"gauss", SketchKind::k
                                          Word<SketchKind>{"sparse", SketchKind::kSparse},
                                          Word<SketchKind>{"kron", SketchKind::kKron}};
 
+// ---- sets of names
+
+constexpr unsigned bit(OrderName name) { return 1U << static_cast<unsigned>(name); }
+
+inline constexpr unsigned kEvery = ~0U;
+inline constexpr unsigned kDistributedPairs =
+    bit(OrderName::kCoordinatedPair) | bit(OrderName::kIndependentPair);
+inline constexpr unsigned kDistributed = kDistributedPairs | bit(OrderName::kDistributedReshuffling);
+inline constexpr unsigned kHalving = bit(OrderName::kPair) | kDistributedPairs;
+inline constexpr unsigned kPairs = bit(OrderName::kPair) | bit(OrderName::kRecursivePair);
+inline constexpr unsigned kCentred =
+    bit(OrderName::kMean) | bit(OrderName::kBatch) | bit(OrderName::kRecursive);
+inline constexpr unsigned kFreezing = kPairs | kCentred;
+inline constexpr unsigned kBalancing = kFreezing | kDistributedPairs;
+inline constexpr unsigned kTrees = bit(OrderName::kRecursive) | bit(OrderName::kRecursivePair);
+
+// ---- how values are read
+
 inline void parse_sign(Spec& spec, const Field& field) {
   spec.sign.kind = parse_word(field, field.value, kSigns);
-  if (spec.sign.kind == SignKind::kHalving && spec.name != OrderName::kPair) {
+  if (spec.sign.kind == SignKind::kHalving && (kHalving & bit(spec.name)) == 0) {
     refuse(fmt::format(
         "`sign=halving` with `{}`: kernel halving is defined for the differences of one accumulator; "
         "use `pair; sign=halving`, or sign=walk here",
@@ -140,15 +163,6 @@ inline std::string print_block(const Spec& spec) {
 
 // ---- the options
 
-constexpr unsigned bit(OrderName name) { return 1U << static_cast<unsigned>(name); }
-
-inline constexpr unsigned kEvery = ~0U;
-inline constexpr unsigned kPairs = bit(OrderName::kPair) | bit(OrderName::kRecursivePair);
-inline constexpr unsigned kCentred =
-    bit(OrderName::kMean) | bit(OrderName::kBatch) | bit(OrderName::kRecursive);
-inline constexpr unsigned kBalancing = kPairs | kCentred;
-inline constexpr unsigned kTrees = bit(OrderName::kRecursive) | bit(OrderName::kRecursivePair);
-
 /// A row prints when its text differs from that of the name's defaults. Rows are parsed in table
 /// order, so `fits` may look at what the rows above have set.
 struct OptionRow {
@@ -190,17 +204,21 @@ inline constexpr std::array kOptions = {
               [](const Spec& s) { return print_word(s.normalize, kYesNo); }},
     OptionRow{"block", "COUNT",
               "examples in a block: accumulators stand still within it; block-reversal: what is reversed, 64",
-              kBalancing | bit(OrderName::kBlockReversal), "", "", always, "", parse_block, print_block},
+              kFreezing | bit(OrderName::kBlockReversal),
+              "workers take turns pair by pair, and the accumulator moves at once", "", always, "",
+              parse_block, print_block},
     OptionRow{"depth", "0..13", "levels of the tree below the root; 5", kTrees,
               "it has one accumulator; use recursive or recursive-pair", "",
               [](const Spec& s) { return !has_published_blocks(s); },
               "no block (block=b of recursive-pair implies log2(b) levels)",
               [](Spec& s, const Field& f) { s.depth = parse_count(f, f.value, 0, kMaxDepth); },
               [](const Spec& s) { return has_published_blocks(s) ? "" : std::to_string(s.depth); }},
-    OptionRow{"sign", "det|walk|halving",
-              "the sign rule: deterministic (unless said), self-balancing walk, kernel halving for pair",
-              kBalancing, "", "", always, "", parse_sign,
-              [](const Spec& s) { return print_word(s.sign.kind, kSigns); }},
+    OptionRow{
+        "sign", "det|walk|halving",
+        "the sign rule: deterministic (unless said), self-balancing walk, kernel halving for pair, cd-pair "
+        "and id-pair",
+        kBalancing, "", "", always, "", parse_sign,
+        [](const Spec& s) { return print_word(s.sign.kind, kSigns); }},
     OptionRow{"tie", "plus|minus", "sign=det: the sign of a product that is exactly 0; plus", kBalancing, "",
               "sign", is_det, "sign=det",
               [](Spec& s, const Field& f) { s.sign.tie_plus = parse_word(f, f.value, kTies); },
@@ -213,12 +231,12 @@ inline constexpr std::array kOptions = {
                     f, [](double x) { return x > 0.0; }, "above 0");
               },
               [](const Spec& s) { return print_number(s.sign.c); }},
-    OptionRow{"delta", "NUMBER", "sign=halving: failure probability, in (0,1); 0.5", bit(OrderName::kPair),
-              "kernel halving is for pair", "sign", is_halving, "sign=halving",
+    OptionRow{"delta", "NUMBER", "sign=halving: failure probability, in (0,1); 0.5", kHalving,
+              "kernel halving is for pair, cd-pair and id-pair", "sign", is_halving, "sign=halving",
               [](Spec& s, const Field& f) { s.sign.delta = parse_number(f, inside_unit, "in (0,1)"); },
               [](const Spec& s) { return print_number(s.sign.delta); }},
-    OptionRow{"epochs", "COUNT", "sign=halving: epochs planned; 100", bit(OrderName::kPair),
-              "kernel halving is for pair", "sign", is_halving, "sign=halving",
+    OptionRow{"epochs", "COUNT", "sign=halving: epochs planned; 100", kHalving,
+              "kernel halving is for pair, cd-pair and id-pair", "sign", is_halving, "sign=halving",
               [](Spec& s, const Field& f) { s.sign.epochs = parse_count(f, f.value, 1); },
               [](const Spec& s) { return std::to_string(s.sign.epochs); }},
     OptionRow{"sketch", "gauss[:R]|sparse[:R]|kron[:R]",

@@ -215,6 +215,24 @@ TYPED_TEST(KernelsTest, DotBlendAndPrefixEqualThePlainLoops) {
   });
 }
 
+TYPED_TEST(KernelsTest, TheGramMatrixEqualsThePlainLoops) {
+  using T = TypeParam;
+  on_every_target([&] {
+    for (const std::size_t dim : {0UL, 1UL, 7UL, 64UL, 257UL, 2051UL}) {
+      for (const std::size_t count : {1UL, 2UL, 3UL, 4UL, 5UL, 9UL, 14UL}) {
+        const auto numbers = this->numbers_(count * dim);
+        std::vector<const T*> rows(count);
+        for (std::size_t k = 0; k < count; ++k) rows[k] = numbers.data() + k * dim;
+        std::vector<double> out(count * (count + 1) / 2, 5.0);
+        std::vector<double> plain(out.size());
+        best<T>().gram(rows.data(), count, dim, out.data());
+        reference<T>().gram(rows.data(), count, dim, plain.data());
+        ASSERT_EQ(out, plain) << count << " of " << dim;
+      }
+    }
+  });
+}
+
 TYPED_TEST(KernelsTest, OneNumberThatIsNotFiniteIsFoundAnywhere) {
   using T = TypeParam;
   on_every_target([&] {

@@ -47,14 +47,36 @@ TEST(Spec, NamesFillInWhatTheyImply) {
 }
 
 TEST(Spec, BareStructOfABaselineIsThatBaseline) {
-  for (const OrderName name :
-       {OrderName::kRandomReshuffling, OrderName::kShuffleOnce, OrderName::kFixed, OrderName::kFlipFlop,
-        OrderName::kWithReplacement, OrderName::kGreedy, OrderName::kScore}) {
+  for (const OrderName name : {OrderName::kRandomReshuffling, OrderName::kShuffleOnce, OrderName::kFixed,
+                               OrderName::kFlipFlop, OrderName::kWithReplacement, OrderName::kGreedy,
+                               OrderName::kScore, OrderName::kDistributedReshuffling}) {
     Spec spec;
     spec.name = name;
     EXPECT_EQ(parse_spec(print_spec(spec)), spec);
     EXPECT_FALSE(spec.balances());
   }
+}
+
+TEST(Spec, ThreeNamesAreOfManyWorkersAndTwoOfThemTakeTheOptionsOfPair) {
+  for (const char* name : {"cd-pair", "id-pair"}) {
+    const auto with = [&](std::string_view options) { return std::string(name) + std::string(options); };
+    EXPECT_TRUE(parse_spec(name).distributed() && parse_spec(name).balances());
+    EXPECT_EQ(parse_spec(name).centring, Centring::kPair);
+    EXPECT_EQ(parse_spec(name).levels(), 1U);
+    for (const char* options :
+         {"; normalize", "; tie=minus", "; sign=walk,c=3", "; sign=halving,delta=0.25,epochs=9",
+          "; sketch=gauss:8", "; sketch=kron,eps=0.5", "; unit=16"})
+      EXPECT_EQ(print_spec(parse_spec(with(options))), with(options));
+    EXPECT_REFUSED(with("; depth=2"), "one accumulator");
+    EXPECT_REFUSED(with("; block=4"), "workers take turns pair by pair");
+    EXPECT_REFUSED(with("; centring=mean"), "difference");
+  }
+  EXPECT_TRUE(parse_spec("d-rr; unit=4").distributed());
+  EXPECT_FALSE(parse_spec("d-rr").balances());
+  EXPECT_REFUSED("d-rr; sign=walk", "`d-rr` looks at no vectors");
+  EXPECT_REFUSED("d-rr; block=4", "`d-rr` looks at no vectors");
+  EXPECT_REFUSED("cd_pair", "the nearest is `cd-pair`");
+  EXPECT_FALSE(parse_spec("pair").distributed());
 }
 
 TEST(Spec, OptionsAreRead) {
@@ -237,7 +259,7 @@ TEST(Spec, EveryDescribedWordParses) {
       EXPECT_NO_THROW(parse_spec(word == "file" ? "file; path=x" : word)) << word;
     }
   }
-  EXPECT_EQ(names, 14U);
+  EXPECT_EQ(names, 17U);
   EXPECT_EQ(options, 16U);
 }
 
@@ -277,7 +299,8 @@ SketchOptions random_sketch(Random& random) {
 
 void fill_balancing(Random& random, Spec& spec) {
   spec.normalize = coin(random);
-  spec.sign = random_sign(random, spec.name == OrderName::kPair);
+  const bool many = spec.distributed();
+  spec.sign = random_sign(random, spec.name == OrderName::kPair || many);
   spec.sketch = random_sketch(random);
   if (spec.centring != Centring::kPair) {
     constexpr std::array kCentrings = {Centring::kNone, Centring::kMean, Centring::kEma};
@@ -285,16 +308,18 @@ void fill_balancing(Random& random, Spec& spec) {
     if (spec.centring == Centring::kEma && coin(random)) spec.beta = inside(random);
   }
   if (spec.depth > 0) spec.depth = below(random, 14);
-  if (coin(random)) return;
+  if (many || coin(random)) return;
   spec.frozen = true;
   spec.block = 1 + below(random, 300);
   if (spec.name == OrderName::kRecursivePair) spec.block = std::size_t{2} << spec.depth;
 }
 
 Spec random_spec(Random& random) {
-  static const std::vector<std::string> kWords = {"mean", "pair",   "batch", "recursive",   "recursive-pair",
-                                                  "rr",   "so",     "fixed", "flipflop",    "block-reversal",
-                                                  "swr",  "greedy", "score", "file; path=x"};
+  static const std::vector<std::string> kWords = {
+      "mean",    "pair",   "batch", "recursive",    "recursive-pair",
+      "rr",      "so",     "fixed", "flipflop",     "block-reversal",
+      "swr",     "greedy", "score", "file; path=x", "cd-pair",
+      "id-pair", "d-rr"};
   Spec spec = parse_spec(kWords.at(below(random, kWords.size())));
   if (spec.balances()) fill_balancing(random, spec);
   if (spec.name == OrderName::kBlockReversal) {
