@@ -5,8 +5,8 @@
 MAKEFLAGS += --no-print-directory
 
 cmake = cmake --log-level=WARNING --preset
-# The release build has everything, the LibTorch adapter included; the others are the core alone.
-release = $(cmake) release -DCDGRAB_BUILD_TORCH=ON -DCMAKE_PREFIX_PATH="$$(scripts/torch_path)"
+# The release build has everything, the LibTorch adapter and MPI included; the others are the core, and MPI.
+release = $(cmake) release -DCDGRAB_BUILD_TORCH=ON -DCDGRAB_BUILD_MPI=ON -DCMAKE_PREFIX_PATH="$$(scripts/torch_path)"
 demo = build/release/demo
 python = PYTHONPATH=build/release/python/package OMP_NUM_THREADS=1 .venv/bin/python
 
@@ -54,6 +54,7 @@ python: ## the Python package's checks and tests, on the release build
 bench:  ## what it costs, in multiples of reading the vectors once
 	@$(MAKE) build
 	@build/release/bin/bench_sorter
+	@build/release/bin/bench_distributed
 	@build/release/bin/bench_observe
 
 format: ## clang-format everything

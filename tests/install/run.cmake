@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the consumer and runs it.
-#   cmake -D MODE=package|subdirectory|shared|torch -D SOURCE=.. -D BUILD=.. -D WORK=.. [-D TORCH=..] -P run.cmake
+#   cmake -D MODE=package|subdirectory|shared|torch|mpi -D SOURCE=.. -D BUILD=.. -D WORK=.. [-D TORCH=..] [-D MPIRUN=..] -P run.cmake
 # package: SOURCE's finished build tree BUILD, installed. subdirectory: SOURCE as part of the consumer.
 # shared: SOURCE built anew as a shared library, installed. torch: as package, with the consumer of the adapter
-# and the torch whose CMake files are in TORCH. WORK is kept, so that a second run is quick.
+# and the torch whose CMake files are in TORCH. mpi: as package, with the consumer of cdgrab::mpi. WORK is kept, so that a second run is quick.
 cmake_minimum_required(VERSION 3.25)
 set(prefix ${WORK}/prefix)
 file(REMOVE_RECURSE ${prefix} ${WORK}/consumer/CMakeCache.txt)
@@ -19,6 +19,9 @@ set(consumer consumer)
 if(MODE STREQUAL "torch")
   list(REMOVE_ITEM unneeded Torch)
   set(consumer consumer_torch)
+elseif(MODE STREQUAL "mpi")
+  list(REMOVE_ITEM unneeded MPI)
+  set(consumer consumer_mpi)
 endif()
 foreach(package IN LISTS unneeded)
   list(APPEND common -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
@@ -41,21 +44,22 @@ function(run_and_hear expect words)
   endif()
 endfunction()
 
-# Configures the consumer of the adapter, which is to be refused.
-function(configure_and_hear words)
+# Configures the consumer of a component, which is to be refused.
+function(configure_and_hear component words)
   file(REMOVE_RECURSE ${WORK}/refused)
-  run_and_hear(failure "${words}" ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer_torch -B ${WORK}/refused
+  run_and_hear(failure "${words}" ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer_${component} -B ${WORK}/refused
                ${common} -DCMAKE_PREFIX_PATH=${prefix} ${ARGN})
 endfunction()
 
-if(MODE STREQUAL "package" OR MODE STREQUAL "torch")
+if(MODE MATCHES "^(package|torch|mpi)$")
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix})
 elseif(MODE STREQUAL "shared")
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/library ${common} -DBUILD_SHARED_LIBS=ON -DCDGRAB_BUILD_CLI=OFF
       -DCDGRAB_BUILD_TESTS=OFF -DCDGRAB_BUILD_BENCH=OFF -DCDGRAB_BUILD_EXAMPLES=OFF)
   run(${CMAKE_COMMAND} --build ${WORK}/library --parallel 2)
   run(${CMAKE_COMMAND} --install ${WORK}/library --prefix ${prefix})
-  configure_and_hear("installed without its torch component; build it with -DCDGRAB_BUILD_TORCH=ON")
+  configure_and_hear(torch "installed without its torch component; build it with -DCDGRAB_BUILD_TORCH=ON")
+  configure_and_hear(mpi "installed without its mpi component; build it with -DCDGRAB_BUILD_MPI=ON")
 endif()
 
 if(MODE STREQUAL "subdirectory")
@@ -77,6 +81,11 @@ if(NOT MODE STREQUAL "subdirectory")
 endif()
 run(${CMAKE_COMMAND} --build ${WORK}/consumer --parallel 2)
 run(${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${WORK}/consumer/consumer)
+if(MODE STREQUAL "mpi")
+  run(${CMAKE_COMMAND} -E env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+      OMPI_MCA_rmaps_base_oversubscribe=1 ${MPIRUN} -np 3 ${WORK}/consumer/consumer 3)
+  configure_and_hear(mpi "cdgrab::mpi needs MPI, and none is found" -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
+endif()
 
 if(MODE STREQUAL "torch")
   # Another torch, when the program starts and when it is configured.
@@ -86,9 +95,9 @@ if(MODE STREQUAL "torch")
   run_and_hear(success "${other}" ${with}patch.so ${WORK}/consumer/consumer)
   file(WRITE ${WORK}/torch/TorchConfig.cmake "")
   file(WRITE ${WORK}/torch/TorchConfigVersion.cmake "set(PACKAGE_VERSION 1.2.3)")
-  configure_and_hear("built for torch [0-9.]+, but torch 1.2.3 is found .* rebuild cdgrab against it"
+  configure_and_hear(torch "built for torch [0-9.]+, but torch 1.2.3 is found .* rebuild cdgrab against it"
                      -DTorch_DIR=${WORK}/torch)
-  configure_and_hear("needs torch [0-9.]+, and none is found" -DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON)
+  configure_and_hear(torch "needs torch [0-9.]+, and none is found" -DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON)
 
   # From the source tree, as far as is quick.
   file(REMOVE ${WORK}/subdirectory/CMakeCache.txt)
