@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the coordinated order of m workers costs beside what data-parallel training sends anyway, and beside the
-// published way, an all-gather of all gradients. Ranks are threads; bytes are counted by the communicator and do
-// not depend on that.
+// What the coordinated order of m workers costs beside what data-parallel training sends anyway, and beside
+// the published way, an all-gather of all gradients. Ranks are threads; bytes are counted by the communicator
+// and do not depend on that.
 //   build/release/bin/bench_distributed [most ranks]
 #include <fmt/format.h>
 #include <malloc.h>
+#include <time.h>  // NOLINT(modernize-deprecated-headers): clock_gettime
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include "cdgrab/cdgrab.hpp"
@@ -48,7 +50,9 @@ void* operator new(std::size_t size, std::align_val_t align) {
 void operator delete(void* memory) noexcept { release(memory); }
 void operator delete(void* memory, std::size_t /*size*/) noexcept { release(memory); }
 void operator delete(void* memory, std::align_val_t /*align*/) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t /*size*/, std::align_val_t /*align*/) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t /*size*/, std::align_val_t /*align*/) noexcept {
+  release(memory);
+}
 
 namespace {
 
@@ -120,8 +124,8 @@ class Worker {
   DistributedSampler sampler_;
 };
 
-/// The published way: every rank gets all rows, and balances them all against an accumulator of its own, pair index
-/// outer and worker inner, with the kernels that `pair` uses.
+/// The published way: every rank gets all rows, and balances them all against an accumulator of its own, pair
+/// index outer and worker inner, with the kernels that `pair` uses.
 class AllGather {
  public:
   AllGather(Communicator& communicator, std::size_t dim)
@@ -274,40 +278,55 @@ double memory_per_rank(std::size_t ranks, const std::function<std::function<void
   return static_cast<double>(peak_bytes - before) / static_cast<double>(ranks);
 }
 
+/// Seconds that this thread has computed.
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// One way to coordinate: seconds from the moment when all begin until all have finished, and of processor
+/// time of one rank, round by round.
+struct Timed {
+  std::vector<double> elapsed;
+  std::vector<double> processor;
+
+  /// Collective; rank 0 writes it down.
+  void run(Communicator& communicator, bool counts, const std::function<void()>& step) {
+    communicator.sum({});
+    const double before = processor_seconds();
+    const double seconds = bench::seconds_of([&] {
+      step();
+      communicator.sum({});
+    });
+    if (!counts || communicator.rank() != 0) return;
+    elapsed.push_back(seconds);
+    processor.push_back(processor_seconds() - before);
+  }
+};
+
+double median(const std::vector<double>& seconds) { return bench::Contender{"", {}, seconds}.median(); }
+
 void time_table() {
   constexpr std::size_t kRanks = 4;
-  fmt::print("\nTime per step and memory per rank at m = {} (threads; both in one run, interleaved; median)\n\n"
-             "{:>9} {:>16} {:>16} {:>8} {:>22} {:>14} {:>14} {:>8}\n",
-             kRanks, "d", "all-gather, ms", "coordinated, ms", "shorter", "goal 2.5x", "all-gather", "coordinated",
-             "of it");
+  fmt::print(
+      "Time per step and memory per rank at m = {}: threads on {} cores, both ways interleaved, medians\n\n",
+      kRanks, std::thread::hardware_concurrency());
   for (const std::size_t dim : {62006UL, 1000000UL}) {
-    const std::size_t rounds = dim > 500000 ? 9 : 41;
+    const std::size_t rounds = dim > 500000 ? 15 : 101;
     std::vector<std::vector<float>> blocks;
     for (std::size_t r = 0; r < kRanks; ++r) blocks.push_back(random_block(kBatch * dim, r));
-    std::vector<double> gathering;
-    std::vector<double> coordinating;
+    Timed theirs;
+    Timed ours;
     cdgrab::run_on_threads(kRanks, [&](Communicator& communicator) {
       const float* rows = blocks[communicator.rank()].data();
       AllGather all(communicator, dim);
-      Worker worker(communicator, "cd-pair", 64, kBatch);
-      // All begin together, and the time is over when the last one has finished.
-      const auto timed = [&](const std::function<void()>& run) {
-        communicator.sum({});
-        return bench::seconds_of([&] {
-          run();
-          communicator.sum({});
-        });
-      };
+      Worker worker(communicator, "cd-pair", rounds + 1, kBatch);
       for (std::size_t round = 0; round <= rounds; ++round) {
-        const double theirs = timed([&] { all.step(rows, dim); });
-        const double ours = timed([&] { worker.deposit(rows, dim); });
-        if (round == 0 || communicator.rank() != 0) continue;
-        gathering.push_back(theirs);
-        coordinating.push_back(ours);
+        theirs.run(communicator, round > 0, [&] { all.step(rows, dim); });
+        ours.run(communicator, round > 0, [&] { worker.deposit(rows, dim); });
       }
     });
-    const double theirs = bench::Contender{"", {}, gathering}.median();
-    const double ours = bench::Contender{"", {}, coordinating}.median();
     const double their_bytes = memory_per_rank(kRanks, [&](Communicator& communicator) {
       const auto all = std::make_shared<AllGather>(communicator, dim);
       return [&, all] { all->step(blocks[communicator.rank()].data(), dim); };
@@ -316,9 +335,18 @@ void time_table() {
       const auto worker = std::make_shared<Worker>(communicator, "cd-pair", 64, kBatch);
       return [&, worker] { worker->deposit(blocks[communicator.rank()].data(), dim); };
     });
-    fmt::print("{:>9} {:>16.2f} {:>16.2f} {:>7.2f}x {:>22} {:>14} {:>14} {:>8.3f} (goal 1/m: {})\n", dim, 1e3 * theirs,
-               1e3 * ours, theirs / ours, verdict(2.5, theirs / ours), bytes_text(their_bytes),
-               bytes_text(our_bytes), our_bytes / their_bytes, verdict(our_bytes / their_bytes, 1.0 / kRanks));
+    const double shorter = median(theirs.elapsed) / median(ours.elapsed);
+    const double less = our_bytes / their_bytes;
+    fmt::print("d = {}\n  {:<16} {:>10} {:>22} {:>14}\n", dim, "", "ms", "processor ms of a rank", "memory");
+    fmt::print("  {:<16} {:>10.2f} {:>22.2f} {:>14}\n", "all-gather", 1e3 * median(theirs.elapsed),
+               1e3 * median(theirs.processor), bytes_text(their_bytes));
+    fmt::print("  {:<16} {:>10.2f} {:>22.2f} {:>14}\n", "coordinated", 1e3 * median(ours.elapsed),
+               1e3 * median(ours.processor), bytes_text(our_bytes));
+    fmt::print(
+        "  {:.2f}x shorter (goal 2.5x: {}), {:.2f}x less processor time, {:.3f} of the memory (goal 1/m: "
+        "{})\n\n",
+        shorter, verdict(2.5, shorter), median(theirs.processor) / median(ours.processor), less,
+        verdict(less, 1.0 / kRanks));
   }
 }
 

@@ -76,8 +76,9 @@ class SliceHolder {
   virtual void products(std::span<const std::uint64_t> numbers, Wanted wanted, Products& out) = 0;
   /// accumulator += sum_k signs[k] v_k; a sign of 0 leaves its vector out.
   virtual void combine(std::span<const std::uint64_t> numbers, std::span<const int> signs) = 0;
-  /// These are not asked for again.
-  virtual void drop(std::span<const std::uint64_t> numbers) = 0;
+  /// These are not asked for again. Returns buffers that hold() was given and that are free now, to be used
+  /// again; it may keep or free them as well.
+  virtual std::vector<Bytes> drop(std::span<const std::uint64_t> numbers) = 0;
   /// The end of an epoch: the accumulator is zero, nothing is held, numbers go on from 0.
   virtual void clear() = 0;
 
@@ -137,7 +138,7 @@ class DenseSliceHolder final : public SliceHolder {
   [[nodiscard]] std::size_t held_bytes() const override { return held_bytes_; }
   void products(std::span<const std::uint64_t> numbers, Wanted wanted, Products& out) override;
   void combine(std::span<const std::uint64_t> numbers, std::span<const int> signs) override;
-  void drop(std::span<const std::uint64_t> numbers) override;
+  std::vector<Bytes> drop(std::span<const std::uint64_t> numbers) override;
   void clear() override;
   [[nodiscard]] Bytes accumulator() const override;
   void set_accumulator(Bytes part) override;
