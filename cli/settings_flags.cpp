@@ -81,9 +81,14 @@ void SettingsFlags::apply(Settings& settings) const {
   });
 }
 
-Settings SettingsFlags::settings() const {
+Settings SettingsFlags::unchecked() const {
   Settings settings = training::default_settings(given("task") ? flags_.at("task").text : Settings().task);
   apply(settings);
+  return settings;
+}
+
+Settings SettingsFlags::settings() const {
+  Settings settings = unchecked();
   training::check_settings(settings);
   return settings;
 }

@@ -22,6 +22,8 @@ class SettingsFlags {
 
   /// What was given, and for the rest the defaults of the task. Throws UserError.
   [[nodiscard]] training::Settings settings() const;
+  /// The same, not yet checked against each other.
+  [[nodiscard]] training::Settings unchecked() const;
   /// With what a run that is stored goes on: `stored`, but for what was given and may change. Throws
   /// StateMismatch naming the first flag that was given, says something else and may not.
   [[nodiscard]] training::Settings resumed(const training::Settings& stored) const;

@@ -52,7 +52,7 @@ SimulatedLane run_lane(const std::shared_ptr<const tasks::Task>& task, const Set
 }  // namespace
 
 SimulateResult simulate_training(const SimulateOptions& options, const LaneDone& done) {
-  Settings settings = options.flags->settings();
+  Settings settings = options.flags->unchecked();
   settings.recipe.epochs = options.rounds;
   const std::size_t batch = options.flags->given("batch") ? settings.recipe.batch : kBatch;
   SimulateResult result;

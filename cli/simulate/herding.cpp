@@ -124,7 +124,7 @@ SimulateResult simulate_herding(const SimulateOptions& options, const LaneDone& 
   const training::Settings settings = options.flags->settings();
   const std::vector<Spec> specs = orders_of(options);
   SimulateResult result;
-  result.examples = options.flags->given("examples") ? settings.source.examples : kExamples;
+  result.examples = settings.source.examples > 0 ? settings.source.examples : kExamples;
   result.dim = options.dim;
   result.batch = kBatch;
   result.seed = settings.seed;
