@@ -18,6 +18,7 @@ void add_herd(CLI::App& app, const std::string& command_line);
 void add_inspect(CLI::App& app);
 void add_tasks(CLI::App& app);
 void add_train(CLI::App& app, const CommandLine& line);
+void add_simulate(CLI::App& app, const CommandLine& line);
 void add_compare(CLI::App& app, const CommandLine& line);
 
 }  // namespace cdgrab::cli

@@ -44,7 +44,8 @@ void add_compare(CLI::App& app, const CommandLine& line) {
   compare->add_option("--out", options->out,
                       "Folder for report.html and the finished runs (none: compare-TASK)");
   options->flags = std::make_shared<SettingsFlags>(
-      *compare, std::vector<std::string_view>{"order", "lr", "schedule", "average", "seed"});
+      *compare, std::vector<std::string_view>{"order", "lr", "schedule", "average", "seed", "workers",
+                                              "split", "overlap"});
   compare->add_flag("--dry-run", options->dry_run, "Say what would be trained, and do nothing");
   compare->add_flag("--json", options->json, "JSON lines on stdout instead of tables");
   compare->add_flag("--quiet", options->quiet, "Only warnings and errors on stderr");

@@ -11,6 +11,7 @@
 
 #include "cdgrab/error.hpp"
 #include "compare_options.hpp"
+#include "simulate/simulate.hpp"
 #include "train.hpp"
 
 namespace cdgrab::cli {
@@ -38,5 +39,8 @@ namespace fs = std::filesystem;
 
 void run_train(const TrainOptions& options) { hand_over(options.words); }
 void run_compare(const CompareOptions& options) { hand_over(options.words); }
+SimulateResult simulate_training(const SimulateOptions& options, const LaneDone& /*done*/) {
+  hand_over(options.words);
+}
 
 }  // namespace cdgrab::cli

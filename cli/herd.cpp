@@ -3,7 +3,6 @@
 #include "herd.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -20,6 +19,7 @@
 #include "cdgrab/state.hpp"
 #include "commands.hpp"
 #include "contender.hpp"
+#include "generate.hpp"
 #include "herd_print.hpp"
 #include "herd_report.hpp"
 #include "interrupt.hpp"
@@ -94,38 +94,6 @@ void check_outputs(const HerdOptions& options, std::size_t asked) {
     require_writable(*path, name);
   }
   require_distinct_outputs(options);
-}
-
-/// Before the machine starts to swap for what was likely a slip of the keyboard.
-void require_memory(const HerdOptions& options) {
-  const double needed =
-      sizeof(float) * static_cast<double>(options.examples) * static_cast<double>(options.dim);
-  const double there =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (needed > there) {
-    throw UserError("--examples",
-                    fmt::format("{} vectors of {} numbers take {:.0f} GB and this machine has {:.0f}; use "
-                                "fewer, or a smaller --dim",
-                                options.examples, options.dim, needed / 1e9, there / 1e9));
-  }
-}
-
-Matrix<float> generate(const HerdOptions& options, Progress& progress) {
-  require_memory(options);
-  const Stream stream{options.seed, Purpose::kData, 0, 0};
-  const double scale = 1.0 / std::sqrt(static_cast<double>(options.dim));
-  Matrix<float> rows{options.examples, options.dim, {}};
-  rows.values.resize(options.examples * options.dim);
-  for (std::size_t i = 0; i < rows.values.size(); ++i) {
-    if (i % 65536 == 0) {
-      check_interrupt();
-      progress.show(fmt::format("generating vectors {:.0f}%",
-                                100.0 * static_cast<double>(i) / static_cast<double>(rows.values.size())));
-    }
-    rows.values[i] = static_cast<float>(scale * normal(stream, i));
-  }
-  progress.clear();
-  return rows;
 }
 
 template <class T>
@@ -249,7 +217,9 @@ void run_herd(const HerdOptions& options) {
   const std::vector<Spec> specs = orders_to_run(asked);
   const std::vector<Shape> shapes = parse_shapes(options.shapes);
   Progress progress(options.quiet);
-  const AnyMatrix rows = options.file.empty() ? generate(options, progress) : read_npy_matrix(options.file);
+  const AnyMatrix rows = options.file.empty()
+                             ? generate_vectors(options.examples, options.dim, options.seed, progress)
+                             : read_npy_matrix(options.file);
   std::visit([&](const auto& matrix) { race_on(options, specs, shapes, matrix, progress); }, rows);
 }
 

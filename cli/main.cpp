@@ -120,6 +120,7 @@ int run(int argc, char** argv) {
   add_compare(app, line);
   add_tasks(app);
   add_herd(app, line.text);
+  add_simulate(app, line);
   add_inspect(app);
   return parse_and_run(app, argc, argv);
 }

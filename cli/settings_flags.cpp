@@ -68,30 +68,43 @@ bool SettingsFlags::given(const std::string& name) const {
   return found != flags_.end() && found->second.option->count() > 0;
 }
 
+void SettingsFlags::require_only(const std::vector<std::string_view>& names,
+                                 std::string_view belongs_to) const {
+  for (const auto& [name, flag] : flags_)
+    if (given(name) && std::find(names.begin(), names.end(), name) == names.end())
+      throw UserError(fmt::format("--{}", name), fmt::format("belongs to {}", belongs_to));
+}
+
 void SettingsFlags::apply(Settings& settings) const {
   training::visit_settings(settings, [&](const char* name, auto& value, const char* /*meaning*/) {
     if (given(name)) parse(fmt::format("--{}", name), flags_.at(name).text, value);
   });
 }
 
-Settings SettingsFlags::settings() const {
+Settings SettingsFlags::unchecked() const {
   Settings settings = training::default_settings(given("task") ? flags_.at("task").text : Settings().task);
   apply(settings);
+  return settings;
+}
+
+Settings SettingsFlags::settings() const {
+  Settings settings = unchecked();
   training::check_settings(settings);
   return settings;
 }
 
-void SettingsFlags::require_same(const Settings& stored) const {
+Settings SettingsFlags::resumed(const Settings& stored) const {
   Settings asked = stored;
   apply(asked);
   const auto there = training::to_json(stored);
   const auto here = training::to_json(asked);
   for (const auto& [name, value] : here.items())
-    if (there.at(name) != value)
+    if (there.at(name) != value && !training::may_change(name))
       throw StateMismatch(fmt::format("--{}", name),
                           fmt::format("`{}`, but the run was started with `{}`; leave the flag out to go on, "
                                       "or start another run",
                                       value.dump(), there.at(name).dump()));
+  return asked;
 }
 
 }  // namespace cdgrab::cli

@@ -22,8 +22,15 @@ class SettingsFlags {
 
   /// What was given, and for the rest the defaults of the task. Throws UserError.
   [[nodiscard]] training::Settings settings() const;
-  /// Throws StateMismatch naming the first flag that was given and says something else than `stored`.
-  void require_same(const training::Settings& stored) const;
+  /// The same, not yet checked against each other.
+  [[nodiscard]] training::Settings unchecked() const;
+  /// With what a run that is stored goes on: `stored`, but for what was given and may change. Throws
+  /// StateMismatch naming the first flag that was given, says something else and may not.
+  [[nodiscard]] training::Settings resumed(const training::Settings& stored) const;
+
+  [[nodiscard]] bool given(const std::string& name) const;
+  /// Throws UserError for one that was given and is not among these: it belongs to something else.
+  void require_only(const std::vector<std::string_view>& names, std::string_view belongs_to) const;
 
  private:
   struct Flag {
@@ -32,7 +39,6 @@ class SettingsFlags {
     bool on = false;
   };
 
-  [[nodiscard]] bool given(const std::string& name) const;
   void apply(training::Settings& settings) const;
 
   std::map<std::string, Flag> flags_;

@@ -6,6 +6,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+
+#include "launcher.hpp"
 
 namespace cdgrab::cli {
 namespace {
@@ -19,7 +22,8 @@ bool is_set(const char* variable) {
 
 void say_as(std::string_view colour, std::string_view message) {
   const bool coloured = stderr_is_terminal() && !is_set("NO_COLOR");
-  fmt::print(stderr, "{}cdgrab:{} {}\n", coloured ? colour : "", coloured ? "\033[0m" : "", message);
+  const std::string who = launched_rank() == 0 ? "cdgrab:" : fmt::format("cdgrab: rank {}:", launched_rank());
+  fmt::print(stderr, "{}{}{} {}\n", coloured ? colour : "", who, coloured ? "\033[0m" : "", message);
 }
 
 }  // namespace

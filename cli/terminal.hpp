@@ -11,7 +11,8 @@ namespace cdgrab::cli {
 /// Whether stderr is a terminal that understands escape sequences.
 bool stderr_is_terminal();
 
-/// "cdgrab: message" on stderr; "cdgrab" is coloured on a terminal unless NO_COLOR is set.
+/// "cdgrab: message" on stderr, with the rank if it is one of several and not the first; coloured up to the
+/// message on a terminal unless NO_COLOR is set.
 void say(std::string_view message);
 void say_error(std::string_view message);
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -15,8 +16,10 @@
 #include "cdgrab/version.hpp"
 #include "format.hpp"
 #include "interrupt.hpp"
+#include "launcher.hpp"
 #include "terminal.hpp"
 #include "training/folder.hpp"
+#include "training/ranks.hpp"
 #include "training/run.hpp"
 
 namespace cdgrab::cli {
@@ -30,6 +33,7 @@ using training::Settings;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kBetweenCheckpoints{10};
+constexpr std::chrono::duration<double> kBetweenLooks{0.1};
 
 /// Paths need not be UTF-8; JSON must be.
 void print_line(const ordered_json& line) {
@@ -116,48 +120,95 @@ ordered_json summary_of(const Run& run, const TrainOptions& options) {
   return out;
 }
 
-/// A run, the folder it writes to if there is one, and what is said meanwhile.
+/// What the ranks have to agree on, since one that stops or saves alone leaves the others waiting.
+class Agreement {
+ public:
+  explicit Agreement(Communicator& communicator) : communicator_(communicator) {}
+
+  /// Between any two steps: whether some rank was interrupted. Several ranks ask each other ten times a
+  /// second or so, by the clock of rank 0.
+  bool interrupted(std::uint64_t steps_done) {
+    if (communicator_.ranks() == 1) return interrupt_requested != 0;
+    if (steps_done < next_look_) return false;
+    const double seconds = std::chrono::duration<double>(Clock::now() - looked_).count();
+    const double fitting = static_cast<double>(interval_) * kBetweenLooks.count() / std::max(seconds, 1e-6);
+    looked_ = Clock::now();
+    interval_ = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(fitting), 1, 2 * interval_);
+    const std::uint64_t mine = 2 * interval_ + (interrupt_requested != 0 ? 1 : 0);
+    const std::vector<std::uint64_t> all = training::words_of_all(communicator_, mine);
+    interval_ = all.front() / 2;
+    next_look_ = steps_done + interval_;
+    return std::any_of(all.begin(), all.end(), [](std::uint64_t word) { return word % 2 == 1; });
+  }
+
+  /// What rank 0 says.
+  bool of_first(bool mine) { return training::value_of_first(communicator_, mine); }
+
+ private:
+  Communicator& communicator_;
+  std::uint64_t interval_ = 1;  ///< steps
+  std::uint64_t next_look_ = 0;
+  Clock::time_point looked_ = Clock::now();
+};
+
+/// Why a command that has done its work fails.
+struct Failure {
+  std::optional<Interrupted> interrupted;
+  std::string diverged;
+};
+
+/// A run, the folder it writes to if there is one, and what is said meanwhile: by rank 0 alone.
 class Session {
  public:
-  Session(const TrainOptions& options, Run run, std::optional<RunFolder> folder)
+  Session(const TrainOptions& options, Communicator& communicator, Run run, std::optional<RunFolder> folder)
       : options_(options),
+        communicator_(communicator),
+        agreement_(communicator),
         run_(std::move(run)),
         folder_(std::move(folder)),
-        progress_(options.quiet),
+        progress_(options.quiet || !leads()),
         first_step_(run_.steps_done()) {}
 
-  void run() {
+  /// Collective. The others' failures are those of rank 0.
+  Failure run() {
     announce();
-    if (folder_) {
-      folder_->save(run_);
-      folder_->rewrite(run_);
+    save();
+    if (folder_) folder_->rewrite(run_);
+    if (leads() && !options_.json) table_.emplace(run_);
+    while (!run_.finished()) {
+      if (agreement_.interrupted(run_.steps_done())) return {stop(), ""};
+      advance();
     }
-    if (!options_.json) table_.emplace(run_);
-    while (!run_.finished()) advance();
     progress_.clear();
     save();
-    finish();
+    return {std::nullopt, leads() ? finish() : ""};
   }
 
  private:
+  [[nodiscard]] bool leads() const { return communicator_.rank() == 0; }
+  [[nodiscard]] bool saves() const { return !options_.out.empty() || !options_.resume.empty(); }
+
   void announce() const {
-    if (options_.quiet) return;
+    if (options_.quiet || !leads()) return;
     const Settings& s = run_.settings();
     say(fmt::format(
         "{}: {} examples ({}), {} parameters; order: {}; epochs: {}; batch: {}; lr: {} ({}); seed: {}",
         s.task, run_.facts().examples, s.source.data.empty() ? "generated" : s.source.data,
         run_.facts().parameters, s.order, s.recipe.epochs, s.recipe.batch, s.recipe.lr,
         name_of(s.recipe.schedule), s.seed));
+    if (s.workers > 1 || communicator_.ranks() > 1)
+      say(fmt::format("{} workers on {} {}; split: {}{}", s.workers, communicator_.ranks(),
+                      communicator_.ranks() == 1 ? "rank" : "ranks", s.split, s.overlap ? "; overlap" : ""));
     if (run_.steps_done() > 0)
       say(fmt::format("going on after step {} of {}", run_.steps_done(), steps_in_all()));
   }
 
   void advance() {
-    if (interrupt_requested != 0) stop();
     const bool ended = run_.step();
-    if (ended) report(run_.records().back());
-    const bool due = options_.checkpoint_every > 0 ? run_.steps_done() % options_.checkpoint_every == 0
-                                                   : ended && Clock::now() - saved_ >= kBetweenCheckpoints;
+    if (ended && leads()) report(run_.records().back());
+    const bool due = options_.checkpoint_every > 0
+                         ? run_.steps_done() % options_.checkpoint_every == 0
+                         : ended && agreement_.of_first(Clock::now() - saved_ >= kBetweenCheckpoints);
     if (due && !run_.finished()) save();
     show_progress();
   }
@@ -171,17 +222,20 @@ class Session {
     print_line(line);
   }
 
+  /// Of all ranks together, written by one.
   void save() {
-    if (folder_) folder_->save(run_);
     saved_ = Clock::now();
+    if (!saves()) return;
+    const State state = run_.state();
+    if (folder_) folder_->save(state);
   }
 
-  [[noreturn]] void stop() {
+  Interrupted stop() {
     progress_.clear();
-    if (!folder_) throw Interrupted{"nothing was saved, since there is no --out"};
+    if (!saves()) return {"nothing was saved, since there is no --out"};
     save();
-    throw Interrupted{fmt::format("saved after step {} of {}; go on with `cdgrab train --resume {}`",
-                                  run_.steps_done(), steps_in_all(), folder_->path().string())};
+    return {fmt::format("saved after step {} of {}; go on with `cdgrab train --resume {}`", run_.steps_done(),
+                        steps_in_all(), options_.out.empty() ? options_.resume : options_.out)};
   }
 
   void show_progress() {
@@ -190,13 +244,15 @@ class Session {
     const double rate = (done - static_cast<double>(first_step_)) / seconds;
     if (rate <= 0.0) return;
     const double left = (static_cast<double>(steps_in_all()) - done) / rate;
-    progress_.show(
-        fmt::format("epoch {}/{}  {:.0f}%  {:.0f} examples/s  {} left", run_.records().size(),
-                    run_.settings().recipe.epochs, 100.0 * done / static_cast<double>(steps_in_all()),
-                    rate * static_cast<double>(run_.settings().recipe.batch), format_duration(left)));
+    const Settings& s = run_.settings();
+    progress_.show(fmt::format("epoch {}/{}  {:.0f}%  {:.0f} examples/s  {} left", run_.records().size(),
+                               s.recipe.epochs, 100.0 * done / static_cast<double>(steps_in_all()),
+                               rate * static_cast<double>(s.recipe.batch * s.workers),
+                               format_duration(left)));
   }
 
-  void finish() {
+  /// What is wrong with the end, if something is.
+  std::string finish() {
     const EpochRecord& last = run_.records().back();
     if (options_.json)
       print_line(summary_of(run_, options_));
@@ -204,9 +260,9 @@ class Session {
       fmt::print("\nweights {:016x}\n", run_.weights_hash());
     if (folder_ && !options_.quiet)
       say(fmt::format("wrote {} and {}", folder_->metrics().string(), folder_->checkpoint().string()));
-    if (last.diverged)
-      throw std::runtime_error(fmt::format("diverged in epoch {}: a loss is not finite; try an --lr below {}",
-                                           last.epoch, run_.settings().recipe.lr));
+    if (!last.diverged) return "";
+    return fmt::format("diverged in epoch {}: a loss is not finite; try an --lr below {}", last.epoch,
+                       run_.settings().recipe.lr);
   }
 
   [[nodiscard]] std::uint64_t steps_in_all() const {
@@ -214,6 +270,8 @@ class Session {
   }
 
   const TrainOptions& options_;
+  Communicator& communicator_;
+  Agreement agreement_;
   Run run_;
   std::optional<RunFolder> folder_;
   Progress progress_;
@@ -223,32 +281,51 @@ class Session {
   std::uint64_t first_step_;
 };
 
-Session resume(const TrainOptions& options) {
-  RunFolder folder = RunFolder::reopen(options.resume);
-  const State state = folder.load();
-  const Settings settings = training::settings_of(state);
-  options.flags->require_same(settings);
-  Run run(training::open(settings), settings);
-  run.load(state);
-  return {options, std::move(run), std::move(folder)};
+/// Read by rank 0: the others need not see the folder.
+Session resume(const TrainOptions& options, Communicator& communicator) {
+  std::optional<RunFolder> folder;
+  std::vector<std::byte> bytes;
+  if (communicator.rank() == 0) {
+    folder = RunFolder::reopen(options.resume);
+    bytes = encode_state(folder->load());
+  }
+  const State state = decode_state(training::bytes_of_first(communicator, bytes), "--resume");
+  const Settings settings = options.flags->resumed(training::settings_of(state));
+  Run run(training::open(settings), settings, communicator);
+  const std::string changes = run.load(state);
+  if (!changes.empty() && communicator.rank() == 0) say(changes);
+  return {options, communicator, std::move(run), std::move(folder)};
 }
 
-Session start(const TrainOptions& options) {
+Session start(const TrainOptions& options, Communicator& communicator) {
   const Settings settings = options.flags->settings();
   std::optional<RunFolder> folder;
-  if (!options.out.empty()) folder = RunFolder::create(options.out);
-  return {options, Run(training::open(settings), settings), std::move(folder)};
+  if (!options.out.empty() && communicator.rank() == 0) folder = RunFolder::create(options.out);
+  return {options, communicator, Run(training::open(settings), settings, communicator), std::move(folder)};
+}
+
+/// Prints the plan, or trains.
+Failure work(const TrainOptions& options, Communicator& communicator) {
+  if (options.dry_run) {
+    const Settings settings = options.flags->settings();
+    const Run run(training::open(settings), settings, communicator);
+    if (communicator.rank() == 0) print_plan(run, options);
+    return {};
+  }
+  Session session = options.resume.empty() ? start(options, communicator) : resume(options, communicator);
+  return session.run();
 }
 
 }  // namespace
 
 void run_train(const TrainOptions& options) {
-  if (options.dry_run) {
-    const Settings settings = options.flags->settings();
-    return print_plan(Run(training::open(settings), settings), options);
-  }
-  Session session = options.resume.empty() ? start(options) : resume(options);
-  session.run();
+  std::unique_ptr<Communicator> communicator = join_ranks(std::chrono::seconds(options.timeout));
+  const bool leads = communicator->rank() == 0;
+  const Failure failure = work(options, *communicator);
+  communicator.reset();  // all part in peace, before anybody fails
+  if (!leads) return;
+  if (failure.interrupted) throw Interrupted(*failure.interrupted);
+  if (!failure.diverged.empty()) throw std::runtime_error(failure.diverged);
 }
 
 }  // namespace cdgrab::cli

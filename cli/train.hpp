@@ -16,6 +16,7 @@ struct TrainOptions {
   std::string out;
   std::string resume;
   std::size_t checkpoint_every = 0;  ///< steps; 0: when an epoch ends, but not all the time
+  std::size_t timeout = 600;         ///< seconds that ranks wait for each other
   bool dry_run = false;
   bool json = false;
   bool quiet = false;

@@ -23,6 +23,11 @@ void add_train(CLI::App& app, const CommandLine& line) {
       ->add_option("--checkpoint-every", options->checkpoint_every,
                    "Steps from checkpoint to checkpoint (0: when an epoch ends, every 10 s at most)")
       ->check(whole_number(0));
+  train
+      ->add_option("--timeout", options->timeout,
+                   "mpirun: seconds that a rank waits for another, and gives up")
+      ->capture_default_str()
+      ->check(whole_number(1, 1'000'000));
   train->add_flag("--dry-run", options->dry_run, "Say what would be done and what it takes, and do nothing");
   train->add_flag("--json", options->json, "JSON lines on stdout instead of a table");
   train->add_flag("--quiet", options->quiet, "Only warnings and errors on stderr");
@@ -32,7 +37,9 @@ void add_train(CLI::App& app, const CommandLine& line) {
                 "Examples:\n"
                 "  cdgrab train\n"
                 "  cdgrab train --task lenet --data mnist --order rr --epochs 20 --lr 1e-2 --out run\n"
-                "  cdgrab train --resume run");
+                "  cdgrab train --resume run\n"
+                "  cdgrab train --order cd-pair --workers 16 --split label\n"
+                "  mpirun -np 4 cdgrab train --order cd-pair --out run");
   train->callback([options] { run_train(*options); });
 }
 

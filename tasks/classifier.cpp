@@ -18,4 +18,10 @@ double Classifier::measure(Network& network) const {
   return right / static_cast<double>(judged().size());
 }
 
+std::vector<std::int64_t> Classifier::labels() const {
+  const Tensor classes = training().targets.reshape({-1}).to(at::kLong).contiguous();
+  const auto* first = classes.const_data_ptr<std::int64_t>();
+  return {first, first + classes.numel()};
+}
+
 }  // namespace cdgrab::tasks

@@ -13,6 +13,7 @@ class Classifier : public Task {
   Tensor loss(Network& network, const Examples& batch) const override;
   Tensor losses(Network& network, const Examples& batch) const override;
   [[nodiscard]] double measure(Network& network) const override;
+  [[nodiscard]] std::vector<std::int64_t> labels() const override;
 
  protected:
   [[nodiscard]] Metric plain_metric() const override { return {"accuracy", true}; }

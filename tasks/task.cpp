@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "cdgrab/error.hpp"
@@ -61,6 +62,8 @@ Task::Task(const TaskInfo& info, bool wide, Examples training, Examples validati
     : info_(info), wide_(wide), training_(std::move(training)), validation_(std::move(validation)) {}
 
 Model Task::make_model(std::uint64_t seed, bool wide) const {
+  static std::mutex mutex;  // there is one generator for all threads
+  const std::scoped_lock lock(mutex);
   ::torch::manual_seed(seed);
   auto network = make_network();
   if (wide) network->to(at::kDouble);

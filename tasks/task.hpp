@@ -75,6 +75,8 @@ class Task {
   [[nodiscard]] Model make_model(std::uint64_t seed) const { return make_model(seed, wide_); }
   /// In float64 if `wide`, whatever the examples are.
   [[nodiscard]] Model make_model(std::uint64_t seed, bool wide) const;
+  /// The class of each training example, from 0 on; empty where examples have none.
+  [[nodiscard]] virtual std::vector<std::int64_t> labels() const { return {}; }
   /// Whether the loss is a convex function of the weights.
   [[nodiscard]] virtual bool convex() const { return false; }
 

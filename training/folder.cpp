@@ -65,7 +65,7 @@ RunFolder RunFolder::reopen(const fs::path& path) {
   return folder;
 }
 
-void RunFolder::save(const Run& run) const { save_state(run.state(), checkpoint()); }
+void RunFolder::save(const State& state) const { save_state(state, checkpoint()); }
 
 State RunFolder::load() const { return load_state(checkpoint()); }
 

@@ -21,7 +21,7 @@ class RunFolder {
   [[nodiscard]] std::filesystem::path checkpoint() const { return path_ / "checkpoint.safetensors"; }
 
   /// The checkpoint is the old one or the whole new one at every moment, also when power is cut.
-  void save(const Run& run) const;
+  void save(const State& state) const;
   [[nodiscard]] State load() const;
 
   /// Adds the last record.

@@ -14,57 +14,29 @@
 #include <variant>
 
 #include "cdgrab/error.hpp"
+#include "cdgrab/self_communicator.hpp"
 #include "cdgrab/stopwatch.hpp"
-#include "cdgrab/torch/sampler.hpp"
 #include "tasks/task.hpp"
 #include "training/average.hpp"
+#include "training/feed.hpp"
 #include "training/optimizer.hpp"
+#include "training/ranks.hpp"
 #include "training/schedule.hpp"
 
 namespace cdgrab::training {
 namespace {
 
-using at::Tensor;
 using nlohmann::ordered_json;
 using tasks::Task;
 
 constexpr double kNotFinite = std::numeric_limits<double>::quiet_NaN();
-constexpr std::string_view kSamplerKeys = "sampler.";
+constexpr std::string_view kSampler = "sampler";
 
 std::uint64_t hash_bytes(const void* data, std::size_t count) {
   std::uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a
   const auto* bytes = static_cast<const unsigned char*>(data);
   for (std::size_t i = 0; i < count; ++i) hash = (hash ^ bytes[i]) * 0x100000001B3ULL;
   return hash;
-}
-
-double sum_of(const cdgrab::torch::ObserveTimings& t) {
-  return t.walk + t.gradients + t.products + t.signs + t.update + t.order;
-}
-
-/// Index by index what the sampler handed out; valid as long as that is.
-Tensor as_tensor(std::vector<std::size_t>& examples) {
-  static_assert(sizeof(std::size_t) == sizeof(std::int64_t));
-  return at::from_blob(examples.data(), {static_cast<std::int64_t>(examples.size())}, at::kLong);
-}
-
-/// Of the tensors that make up a gradient, in the order in which observe() meets them.
-std::vector<Shape> shapes_of(const Task& task, const tasks::Model& model) {
-  cdgrab::torch::GradientGeometry geometry;
-  geometry.compute(task.loss(model.network(), task.training().slice(0, 1)), 1);
-  std::vector<Shape> shapes;
-  for (const Tensor& p : geometry.parameters()) shapes.emplace_back(p.sizes().begin(), p.sizes().end());
-  return shapes;
-}
-
-cdgrab::torch::Sampler make_sampler(const Task& task, const tasks::Model& model, const Order& order,
-                                    const Settings& settings) {
-  SamplerOptions options;
-  options.seed = settings.seed;
-  options.record_herding = settings.herding;
-  options.record_timings = true;
-  if (order.spec.sketch.kind == SketchKind::kKron) options.shapes = shapes_of(task, model);
-  return {task.examples(), print_spec(order.spec), std::move(options)};
 }
 
 /// T is the type of the weights.
@@ -116,17 +88,40 @@ AnyTyped make_typed(const tasks::Model& model, const Settings& settings) {
   return Typed<float>(model, settings.recipe);
 }
 
+Settings checked(Settings settings, const Task& task, std::size_t ranks) {
+  check_settings(settings);
+  if (settings.recipe.batch > task.examples())
+    throw UserError("--batch", fmt::format("{} examples in a step, but there are {}; give at most as many",
+                                           settings.recipe.batch, task.examples()));
+  const Order order = parse_order(settings.order);
+  if (!order.spec.distributed() && ranks > 1)
+    throw UserError("--order",
+                    fmt::format("`{}` orders all examples for one worker, and there are {} ranks; use "
+                                "cd-pair, id-pair or d-rr, or start one process",
+                                order.label, ranks));
+  if (settings.workers == 0) settings.workers = ranks;
+  return settings;
+}
+
+std::unique_ptr<Feed> make_feed(const Task& task, const tasks::Model& model, const Settings& settings,
+                                Communicator& communicator) {
+  const Order order = parse_order(settings.order);
+  return order.spec.distributed() ? feed_many_workers(task, model, order, settings, communicator)
+                                  : feed_one_worker(task, model, order, settings);
+}
+
 }  // namespace
 
 class Run::Impl {
  public:
-  Impl(std::shared_ptr<const Task> task, const Settings& settings)
-      : settings_(settings),
-        order_(parse_order(settings.order)),
+  /// Without a communicator there is one rank.
+  Impl(std::shared_ptr<const Task> task, const Settings& settings, Communicator* communicator)
+      : communicator_(communicator == nullptr ? alone_ : *communicator),
+        settings_(checked(settings, *task, communicator_.ranks())),
         task_(std::move(task)),
         facts_(facts_of(*task_)),
         model_(task_->make_model(settings.seed)),
-        sampler_(make_sampler(*task_, model_, order_, settings)),
+        feed_(make_feed(*task_, model_, settings_, communicator_)),
         schedule_(settings.recipe, steps_per_epoch() * settings.recipe.epochs),
         typed_(make_typed(model_, settings)) {}
 
@@ -135,25 +130,24 @@ class Run::Impl {
     return !records_.empty() &&
            (records_.back().diverged || records_.back().epoch >= settings_.recipe.epochs);
   }
-  [[nodiscard]] std::uint64_t steps_per_epoch() const {
-    return (task_->examples() + settings_.recipe.batch - 1) / settings_.recipe.batch;
-  }
+  [[nodiscard]] std::uint64_t steps_per_epoch() const { return feed_->steps_per_epoch(); }
   [[nodiscard]] std::uint64_t weights_hash() const {
     return std::visit([](const auto& typed) { return typed.hash(); }, typed_);
   }
   [[nodiscard]] Memory memory() const;
   [[nodiscard]] State state();
-  void load(const State& state);
+  std::string load(const State& state);
   [[nodiscard]] std::vector<double> weights() const {
     return std::visit([](const auto& typed) { return typed.copy(); }, typed_);
   }
 
+  SelfCommunicator alone_;
+  Communicator& communicator_;
   Settings settings_;
-  Order order_;
   std::shared_ptr<const Task> task_;
   TaskFacts facts_;
   tasks::Model model_;
-  cdgrab::torch::Sampler sampler_;
+  std::unique_ptr<Feed> feed_;
   RateSchedule schedule_;
   AnyTyped typed_;
   TailAverage average_;
@@ -161,53 +155,49 @@ class Run::Impl {
   std::uint64_t steps_ = 0;
 
  private:
-  [[nodiscard]] bool observes() const {
-    return order_.spec.balances() || order_.spec.name == OrderName::kGreedy || settings_.herding;
-  }
   [[nodiscard]] bool averages() const {
     return settings_.average == Average::kTail &&
            records_.size() > TailAverage::first_epoch(settings_.recipe.epochs);
   }
-  /// The loss that was differentiated.
-  double train_on(std::vector<std::size_t>& examples);
+  /// True if an epoch ended.
+  bool train();
+  /// False if a loss was not finite: then there was no step.
+  bool move_weights();
   void end_epoch(bool diverged);
+  /// As rank 0 sees it.
   Score score();
+  Score evaluate();
 
   Seconds seconds_;             ///< of the epoch under way
   std::vector<double> losses_;  ///< of the training examples, as evaluated last
 };
 
-bool Run::Impl::step() {
+bool Run::Impl::step() try {
   if (finished()) throw UserError("Run::step", "the run is finished; no step is left, make another run");
   at::set_num_threads(static_cast<int>(settings_.threads));
-  if (records_.empty()) {
-    end_epoch(false);
-    return true;
-  }
-  auto examples = sampler_.next(settings_.recipe.batch);
-  if (!examples) throw InvariantError("Run::step", "an epoch without examples");
-  const double loss = train_on(*examples);
-  ++steps_;
-  const bool through = sampler_.core().position().handed_out >= task_->examples();
-  if (!std::isfinite(loss) || through) end_epoch(!std::isfinite(loss));
-  return !std::isfinite(loss) || through;
+  if (!records_.empty()) return train();
+  end_epoch(false);
+  return true;
+} catch (const CommunicationError& error) {
+  throw CommunicationError("train",
+                           fmt::format("epoch {}, step {}, on rank {} of {}: {}", records_.size(), steps_,
+                                       communicator_.rank(), communicator_.ranks(), error.what()));
 }
 
-double Run::Impl::train_on(std::vector<std::size_t>& examples) {
-  const double observed_before = observes() ? sum_of(sampler_.timings()) : 0.0;
+bool Run::Impl::train() {
+  const bool finite = move_weights();
+  ++steps_;
+  const bool ended = !finite || feed_->steps_left() == 0;
+  if (ended) end_epoch(!finite);
+  return ended;
+}
+
+bool Run::Impl::move_weights() {
+  const double observed_before = feed_->observing();
   double elapsed = 0.0;
-  double value = 0.0;
   {
     const Stopwatch watch(&elapsed);
-    const Tensor loss = task_->loss(model_.network(), task_->training().select(as_tensor(examples)));
-    value = loss.item<double>();
-    if (!std::isfinite(value)) return value;
-    const bool by_step = order_.spec.unit > 1;
-    if (observes() && !by_step)
-      sampler_.observe(loss, static_cast<std::int64_t>(examples.size()), {.batch_axis = 0});
-    model_.gradient().zero_();
-    loss.backward();
-    if (observes() && by_step) sampler_.observe_microbatch(model_.parameters());
+    if (!feed_->compute_gradient()) return false;
     const double rate = schedule_.rate(steps_);
     std::visit(
         [&](auto& typed) {
@@ -216,16 +206,17 @@ double Run::Impl::train_on(std::vector<std::size_t>& examples) {
         },
         typed_);
   }
-  const double observing = observes() ? sum_of(sampler_.timings()) - observed_before : 0.0;
+  const double observing = feed_->observing() - observed_before;
   seconds_.observing += observing;
   seconds_.training += elapsed - observing;
-  return value;
+  return true;
 }
 
 void Run::Impl::end_epoch(bool diverged) {
   EpochRecord record;
   record.epoch = records_.size();
   record.lr = schedule_.rate(steps_ == 0 ? 0 : steps_ - 1);
+  require_same_weights(communicator_, weights_hash());
   {
     const Stopwatch watch(&seconds_.evaluating);
     if (average_.count() > 0 && !diverged)
@@ -235,9 +226,8 @@ void Run::Impl::end_epoch(bool diverged) {
   record.diverged = diverged || !std::isfinite(record.last.loss);
   if (record.epoch > 0 && !record.diverged) {
     const Stopwatch watch(&seconds_.ordering);
-    if (order_.curriculum) sampler_.core().set_scores(losses_);
-    sampler_.end_epoch();
-    if (settings_.herding) record.herding = sampler_.core().herding();
+    feed_->end_epoch(losses_);
+    record.herding = feed_->herding();
     schedule_.end_epoch(record.last.loss);
   }
   seconds_.observing += seconds_.ordering;
@@ -246,6 +236,10 @@ void Run::Impl::end_epoch(bool diverged) {
 }
 
 Score Run::Impl::score() {
+  return value_of_first(communicator_, communicator_.rank() == 0 ? evaluate() : Score{});
+}
+
+Score Run::Impl::evaluate() {
   losses_ = task_->training_losses(model_.network());
   const double mean =
       std::accumulate(losses_.begin(), losses_.end(), 0.0) / static_cast<double>(losses_.size());
@@ -255,16 +249,12 @@ Score Run::Impl::score() {
 
 Memory Run::Impl::memory() const {
   const std::size_t weights = model_.weights().nbytes();
-  const std::size_t n = task_->examples();
   Memory memory;
   memory.data = task_->data_bytes();
   memory.model = 2 * weights;
   memory.optimizer = weights * (settings_.recipe.optimizer == tasks::Optimizer::kAdamW ? 2 : 1);
   if (settings_.average == Average::kTail) memory.optimizer += 8 * facts_.parameters;
-  memory.order = n * 2 * sizeof(Index);
-  // An accumulator per node of the tree, and two more vectors for a mean or a carried partner.
-  if (order_.spec.balances()) memory.order += weights * ((std::size_t{1} << order_.spec.levels()) + 1);
-  if (settings_.herding || order_.spec.name == OrderName::kGreedy) memory.order += n * weights;
+  memory.order = feed_->kept_bytes();
   return memory;
 }
 
@@ -284,18 +274,16 @@ State Run::Impl::state() {
   std::visit([&](const auto& typed) { typed.save(state); }, typed_);
   schedule_.save(state);
   average_.save(state);
-  const State sampler = sampler_.core().state();
-  for (const auto& [key, value] : sampler.entries())
-    std::visit([&](const auto& v) { state.set(std::string(kSamplerKeys) + key, v); }, value);
+  state.set_part(kSampler, feed_->state());
   return state;
 }
 
-void Run::Impl::load(const State& state) {
+std::string Run::Impl::load(const State& state) {
   const Settings stored = settings_of(state);
   const ordered_json there = to_json(stored);
   const ordered_json here = to_json(settings_);
   for (const auto& [name, value] : here.items())
-    if (there.at(name) != value)
+    if (there.at(name) != value && !may_change(name))
       throw StateMismatch("Run::load", fmt::format("'{}' is {} in the checkpoint and {} here; go on with the "
                                                    "same settings, or start another run",
                                                    name, there.at(name).dump(), value.dump()));
@@ -303,21 +291,20 @@ void Run::Impl::load(const State& state) {
     throw StateMismatch("Run::load",
                         "the examples are not those that the checkpoint was trained on; put the same data "
                         "back, or start another run");
-  State sampler;
-  for (const auto& [key, value] : state.entries())
-    if (key.starts_with(kSamplerKeys))
-      std::visit([&](const auto& v) { sampler.set(key.substr(kSamplerKeys.size()), v); }, value);
   std::vector<EpochRecord> records;
   for (const ordered_json& record : ordered_json::parse(state.text("records")))
     records.push_back(record_from_json(record));
-  sampler_.load_state(sampler);
+  std::string changes = feed_->load(state.part(kSampler));
   std::visit([&](auto& typed) { typed.load(state); }, typed_);
   schedule_.load(state);
   average_.load(state, facts_.parameters);
   records_ = std::move(records);
   steps_ = static_cast<std::uint64_t>(state.integer("steps"));
+  if (!changes.empty() && !records_.empty() && !finished())
+    steps_ = records_.size() * steps_per_epoch() - feed_->steps_left();
   seconds_ = {state.number("seconds.training"), state.number("seconds.observing"),
               state.number("seconds.evaluating"), 0.0};  // an order is made between epochs, not within
+  return changes;
 }
 
 std::shared_ptr<const Task> open(const Settings& settings) {
@@ -344,13 +331,10 @@ Settings settings_of(const State& state) {
   return settings_from_json(ordered_json::parse(state.text("settings")));
 }
 
-Run::Run(std::shared_ptr<const Task> task, const Settings& settings) {
-  check_settings(settings);
-  if (settings.recipe.batch > task->examples())
-    throw UserError("--batch", fmt::format("{} examples in a step, but there are {}; give at most as many",
-                                           settings.recipe.batch, task->examples()));
-  impl_ = std::make_unique<Impl>(std::move(task), settings);
-}
+Run::Run(std::shared_ptr<const Task> task, const Settings& settings)
+    : impl_(std::make_unique<Impl>(std::move(task), settings, nullptr)) {}
+Run::Run(std::shared_ptr<const Task> task, const Settings& settings, Communicator& communicator)
+    : impl_(std::make_unique<Impl>(std::move(task), settings, &communicator)) {}
 
 Run::~Run() = default;
 Run::Run(Run&&) noexcept = default;
@@ -373,7 +357,7 @@ std::uint64_t Run::steps_per_epoch() const { return impl_->steps_per_epoch(); }
 std::uint64_t Run::weights_hash() const { return impl_->weights_hash(); }
 Memory Run::memory() const { return impl_->memory(); }
 State Run::state() const { return impl_->state(); }
-void Run::load(const State& state) { impl_->load(state); }
+std::string Run::load(const State& state) { return impl_->load(state); }
 std::vector<double> Run::weights() const { return impl_->weights(); }
 std::vector<double> Run::average() const {
   std::vector<double> mean(impl_->average_.count() > 0 ? impl_->facts_.parameters : 0);

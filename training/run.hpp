@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cdgrab/communicator.hpp"
 #include "cdgrab/state.hpp"
 #include "training/record.hpp"
 #include "training/settings.hpp"
@@ -42,10 +43,16 @@ TaskFacts facts_of(const tasks::Task& task);
 
 /// Runs with the same task, seed and sizes begin with the same weights and, unless the order draws with
 /// replacement or is given, with the same first order. Several may be under way by turns, in one thread.
+///
+/// Orders of many workers run on all ranks of the communicator together: each rank makes such a run, with the
+/// same settings, and calls step(), epoch(), state() and load() in the same sequence as the others. The
+/// weights are the same on all, which is checked after every epoch (CommunicationError).
 class Run {
  public:
-  /// Throws UserError for settings that do not fit the task.
+  /// Throws UserError for settings that do not fit the task, or orders of one worker on several ranks.
   Run(std::shared_ptr<const tasks::Task> task, const Settings& settings);
+  /// The communicator must outlive it. Collective with `overlap`.
+  Run(std::shared_ptr<const tasks::Task> task, const Settings& settings, Communicator& communicator);
   ~Run();
   Run(Run&&) noexcept;
   Run& operator=(Run&&) noexcept;
@@ -58,6 +65,7 @@ class Run {
   /// All epochs are done, or a loss was not finite.
   [[nodiscard]] bool finished() const;
 
+  /// Those given, with the number of workers filled in.
   [[nodiscard]] const Settings& settings() const;
   [[nodiscard]] const TaskFacts& facts() const;
   [[nodiscard]] const std::vector<EpochRecord>& records() const;
@@ -67,10 +75,12 @@ class Run {
   [[nodiscard]] std::uint64_t weights_hash() const;
   [[nodiscard]] Memory memory() const;
 
-  /// Everything, between any two steps; load() takes it into a run made of the same task and settings, which
-  /// then goes on as if it had never stopped. Throws StateMismatch for any other.
+  /// Everything, between any two steps; load() takes it into a run made of the same task and settings, on any
+  /// number of ranks, which then goes on as if it had never stopped. With another number of workers it goes
+  /// on too: what is left of the epoch is dealt anew, steps_done() counts the steps of so many workers, and
+  /// what load() returns says so for a log. Throws StateMismatch for any other.
   [[nodiscard]] State state() const;
-  void load(const State& state);
+  std::string load(const State& state);
 
   /// Copies, as float64; the tail average is empty before it has begun.
   [[nodiscard]] std::vector<double> weights() const;

@@ -12,6 +12,7 @@
 
 #include "cdgrab/error.hpp"
 #include "cdgrab/nearest.hpp"
+#include "training/split.hpp"
 
 namespace cdgrab::training {
 namespace {
@@ -96,6 +97,31 @@ void check_order(const Settings& settings) {
                     fmt::format("unit={} with curriculum, which orders examples; leave it out", unit));
 }
 
+void check_workers(const Settings& settings) {
+  const Order order = parse_order(settings.order);
+  const Split split = parse_split(settings.split);
+  require(settings.workers <= kMaxWorkers, "--workers", static_cast<double>(settings.workers),
+          "a number from 1 to 65536, or 0 for one per rank");
+  if (order.spec.distributed()) {
+    if (settings.herding)
+      throw UserError("--herding",
+                      fmt::format("with `{}`, whose gradients are on many ranks; `cdgrab simulate` "
+                                  "shows the bounds of such orders on fixed vectors",
+                                  order.label));
+    return;
+  }
+  constexpr const char* kUse = "use cd-pair, id-pair or d-rr";
+  if (settings.workers > 1)
+    throw UserError("--workers", fmt::format("{} with `{}`, which orders all examples for one worker; {}",
+                                             settings.workers, order.label, kUse));
+  if (split.by_label())
+    throw UserError("--split", fmt::format("`{}` with `{}`, which has one worker and nothing to deal; {}",
+                                           settings.split, order.label, kUse));
+  if (settings.overlap)
+    throw UserError("--overlap", fmt::format("with `{}`, which has no rounds to run behind training; {}",
+                                             order.label, kUse));
+}
+
 /// "curriculum; x" -> "score; x"; a list has one more bare name per comma.
 std::string with_core_names(std::string_view text) {
   std::string out(text);
@@ -155,9 +181,12 @@ void check_settings(const Settings& settings) {
   check_recipe(settings.recipe);
   check_sizes(settings);
   check_order(settings);
+  check_workers(settings);
   require(settings.threads > 0 && settings.threads <= 1024, "--threads",
           static_cast<double>(settings.threads), "a number from 1 to 1024");
 }
+
+bool may_change(std::string_view name) { return name == "workers" || name == "overlap"; }
 
 ordered_json to_json(const Settings& settings) {
   ordered_json out;

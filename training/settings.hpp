@@ -29,6 +29,9 @@ struct Settings {
   Average average = Average::kNone;
   bool herding = false;  ///< record the herding bound of each epoch's gradients
   std::size_t threads = 1;
+  std::size_t workers = 0;     ///< of the orders of many; 0: one per rank, and 1 for the other orders
+  std::string split = "even";  ///< how examples are dealt to workers (training/split.hpp)
+  bool overlap = false;
 
   bool operator==(const Settings&) const = default;
 };
@@ -70,6 +73,10 @@ void visit_settings(S& settings, const Visit& visit) {
   visit("float64", wide, "Numbers of 64 bits instead of 32");
   visit("herding", settings.herding, "Record the herding bound of each epoch's gradients (keeps them all)");
   visit("threads", settings.threads, "Threads of torch; results depend on the number");
+  visit("workers", settings.workers,
+        "Workers of cd-pair, id-pair and d-rr, of --batch examples each (0: one per rank)");
+  visit("split", settings.split, "How examples are dealt to workers: even, label or dirichlet:ALPHA");
+  visit("overlap", settings.overlap, "Balance while the next step is computed; the same orders");
 }
 
 /// Those of the papers. Throws UserError for an unknown task.
@@ -77,6 +84,9 @@ Settings default_settings(std::string_view task);
 
 /// Throws UserError for what no run can have.
 void check_settings(const Settings& settings);
+
+/// What --resume may change: the run goes on.
+bool may_change(std::string_view name);
 
 nlohmann::ordered_json to_json(const Settings& settings);
 /// Throws FileError for what to_json did not write.

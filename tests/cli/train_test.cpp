@@ -158,6 +158,58 @@ TEST_F(Train, ARunIsNotOverwrittenAndGoesOnWithItsOwnSettingsOnly) {
   EXPECT_EQ(json_lines(again.out).size(), 1U);
 }
 
+TEST_F(Train, ManyWorkersAreSimulatedInOneProcess) {
+  const Words words =
+      small({"--order", "cd-pair", "--workers", "5", "--split", "label", "--json", "--out", "run"});
+  const Outcome outcome = run(words);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "5 workers on 1 rank; split: label")) << outcome.err;
+  EXPECT_EQ(summary_of(outcome)["settings"]["workers"], 5);
+  EXPECT_LT(metrics("run")[10]["train_loss"], metrics("run")[0]["train_loss"]);
+}
+
+TEST_F(Train, AnotherNumberOfWorkersGoesOnAndTheLogSaysSo) {
+  RunOptions options;
+  options.signal = SIGINT;
+  options.after = "\"epoch\":2";
+  const Outcome stopped = run({"train", "--examples", "400", "--batch", "8", "--epochs", "40", "--order",
+                               "cd-pair", "--workers", "5", "--json", "--out", "run"},
+                              options);
+  EXPECT_EQ(stopped.exit_code, 130) << stopped.err;
+  expect_failure(4, {"train", "--resume", "run", "--split", "label"}, "[--split]");
+  const Outcome last = run({"train", "--resume", "run", "--workers", "3", "--overlap", "--json"});
+  ASSERT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_TRUE(has(last.err, "3 workers took over from 5")) << last.err;
+  EXPECT_EQ(metrics("run").size(), 41U);
+}
+
+TEST_F(Train, FlagsOfManyWorkersAreRefusedWithTheReason) {
+  expect_failure(2, {"train", "--workers", "4"},
+                 "[--workers] 4 with `pair`, which orders all examples for one worker");
+  expect_failure(2, {"train", "--overlap"}, "[--overlap]");
+  expect_failure(2, {"train", "--order", "cd-pair", "--split", "labels"}, "[--split] `labels`");
+  expect_failure(2, {"train", "--order", "cd-pair", "--task", "mlp", "--split", "label"},
+                 "with the task `mlp`, whose examples have no labels");
+  expect_failure(2, {"train", "--order", "cd-pair", "--timeout", "0"}, "must be a whole number from 1");
+  expect_failure(2, {"simulate", "--task", "logistic", "--workers", "3"}, "do not go evenly to 3 workers");
+  expect_failure(2, {"simulate", "--task", "logistic", "--orders", "rr"}, "[--workers]");
+}
+
+TEST_F(Train, SimulateTrainsEveryOrderOnEveryNumberOfWorkers) {
+  const Outcome outcome =
+      run({"simulate", "--task", "logistic", "--examples", "200", "--workers", "2,4", "--split",
+           "dirichlet:0.3", "--rounds", "2", "--batch", "8", "--report", "page.html", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto lines = json_lines(outcome.out);
+  ASSERT_EQ(lines.size(), 2U * 3U * 3U + 1U);
+  const json& lanes = lines.back()["lanes"];
+  ASSERT_EQ(lanes.size(), 6U);
+  EXPECT_EQ(lanes[3]["workers"], 4);
+  EXPECT_GT(lanes[0]["bytes_per_step"]["averaging"], 0.0);
+  EXPECT_GT(lanes[0]["bytes_per_step"]["vectors"], 0.0);
+  EXPECT_TRUE(has(read_all(in("page.html")), "training loss on logistic"));
+}
+
 TEST_F(Train, SlipsAreNamedBeforeTorchIsLoaded) {
   expect_failure(2, {"train", "--ordr", "rr"}, "the nearest is `--order`");
   expect_failure(2, {"trian"}, "the nearest is `train`");

@@ -46,7 +46,7 @@ TEST(Settings, HaveOneNameEach) {
   visit_settings(settings, [&](const char* name, const auto&, const char*) {
     EXPECT_TRUE(names.insert(name).second) << name;
   });
-  EXPECT_EQ(names.size(), 29U);
+  EXPECT_EQ(names.size(), 32U);
 }
 
 TEST(Settings, OfSomethingElseAreABadFile) {
@@ -70,7 +70,14 @@ TEST(Settings, OutOfRangeAreRefusedByFlag) {
       {"--width", [](Settings& s) { s.sizes.width = 8; }},
       {"--order", [](Settings& s) { s.order = "pair; unit=4"; }},
       {"--order", [](Settings& s) { s.order = "curriculum; unit=4"; }},
-      {"--order", [](Settings& s) { s.order = "score"; }}};
+      {"--order", [](Settings& s) { s.order = "score"; }},
+      {"--workers", [](Settings& s) { s.workers = 2; }},
+      {"--workers", [](Settings& s) { s.order = "cd-pair", s.workers = 65537; }},
+      {"--split", [](Settings& s) { s.split = "label"; }},
+      {"--split", [](Settings& s) { s.order = "d-rr", s.split = "dirichlet:0"; }},
+      {"--overlap", [](Settings& s) { s.overlap = true; }},
+      {"--herding", [](Settings& s) { s.order = "cd-pair", s.herding = true; }},
+      {"--order", [](Settings& s) { s.order = "cd-pair; unit=4"; }}};
   for (const auto& [flag, change] : cases)
     EXPECT_NE(refusal(change).find(std::string("[") + flag + "]"), std::string::npos) << refusal(change);
   EXPECT_NE(refusal([](Settings& s) { s.sizes.heads = 3; }, "gpt").find("[--heads]"), std::string::npos);

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "cdgrab/distributed_sampler.hpp"
+#include "cdgrab/thread_communicator.hpp"
+#include "simulate/simulate.hpp"
+
+namespace cdgrab::cli {
+namespace {
+
+constexpr std::size_t kSteps = 2;  // so that a carry of the first meets its partner in the second
+
+std::vector<float> zeros(std::size_t size) { return std::vector<float>(size, 0.0F); }
+
+double per_step(const Traffic& traffic) { return static_cast<double>(traffic.sent) / kSteps; }
+
+/// What averaging gradients of this length sends: rounds of a sampler that has nothing else to do.
+double count_averaging(std::size_t workers, std::size_t dim) {
+  double sent = 0.0;
+  run_on_threads(workers, [&](Communicator& communicator) {
+    DistributedSampler sampler(Shares::strided(0, workers), parse_spec("d-rr"), communicator);
+    const std::vector<float> gradient = zeros(dim);
+    std::vector<float> mean(dim);
+    const std::span<const float> row = gradient;
+    const double weight = 1.0;
+    for (std::size_t step = 0; step < kSteps; ++step)
+      sampler.average<float>(std::span(&row, 1), std::span(&weight, 1), mean);
+    if (communicator.rank() == 0)
+      sent =
+          per_step(communicator.traffic(Verb::kAllToAll)) + per_step(communicator.traffic(Verb::kAllGather));
+  });
+  return sent;
+}
+
+/// Of rank 0; the others send as much, but for a few bytes.
+StepBytes count_steps(const Spec& spec, std::size_t workers, std::size_t batch, std::size_t dim) {
+  StepBytes bytes;
+  const bool by_step = spec.unit > 1;
+  const std::vector<float> rows = zeros((by_step ? 1 : batch) * dim);
+  run_on_threads(workers, [&](Communicator& communicator) {
+    DistributedSampler sampler(Shares::strided(kSteps * batch * workers, workers), spec, communicator);
+    std::vector<float> mean(by_step ? dim : 0);
+    const std::span<const float> row(rows.data(), dim);
+    const double weight = 1.0;
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      static_cast<void>(sampler.next(communicator.rank(), batch));
+      if (by_step) {
+        sampler.average<float>(std::span(&row, 1), std::span(&weight, 1), mean);
+        continue;
+      }
+      sampler.deposit(communicator.rank(), Rows<float>{rows.data(), batch, dim});
+      sampler.step();
+    }
+    if (communicator.rank() != 0) return;
+    bytes.heads = per_step(communicator.traffic(Verb::kAllGather));
+    bytes.vectors = per_step(communicator.traffic(Verb::kAllToAll));
+    bytes.sums = per_step(communicator.traffic(Verb::kSum));
+  });
+  return bytes;
+}
+
+StepBytes count(const Spec& spec, std::size_t workers, std::size_t batch, std::size_t dim, bool averages) {
+  StepBytes bytes;
+  if (averages) bytes.averaging = count_averaging(workers, dim);
+  if (!spec.balances()) return bytes;
+  StepBytes steps = count_steps(spec, workers, batch, dim);
+  if (spec.unit > 1) {  // averaged and balanced in one: what is added is the rest
+    const double both = steps.heads + steps.vectors;
+    steps.vectors = 0.0;
+    steps.heads = std::max(0.0, both - bytes.averaging);
+  }
+  steps.averaging = bytes.averaging;
+  return steps;
+}
+
+}  // namespace
+
+StepBytes count_bytes(const std::string& order, std::size_t workers, std::size_t batch, std::size_t dim,
+                      bool averages) {
+  constexpr std::size_t kFits = std::size_t{64} << 20;  // numbers
+  constexpr std::size_t kShort = 512;                   // numbers of a slice
+  const Spec spec = parse_spec(order);
+  if (workers * batch * dim <= kFits) return count(spec, workers, batch, dim, averages);
+  const StepBytes one = count(spec, workers, batch, kShort * workers, averages);
+  const StepBytes two = count(spec, workers, batch, 2 * kShort * workers, averages);
+  const double times = static_cast<double>(dim) / static_cast<double>(kShort * workers) - 1.0;
+  const auto grown = [&](double StepBytes::*part) { return one.*part + times * (two.*part - one.*part); };
+  return {grown(&StepBytes::averaging), grown(&StepBytes::heads), grown(&StepBytes::vectors),
+          grown(&StepBytes::sums)};
+}
+
+}  // namespace cdgrab::cli
