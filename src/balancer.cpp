@@ -333,10 +333,10 @@ void Balancer::save(State& state) const {
 
 void Balancer::load(const State& state) {
   sign_.load(state);
-  seen_ = static_cast<std::size_t>(bounded(state.integer("balancer.seen"), "balancer.seen", n_));
+  seen_ = static_cast<std::size_t>(bounded(state.integer("balancer.seen"), state.name("balancer.seen"), n_));
   if (spec_.frozen) {
-    in_block_ =
-        static_cast<std::size_t>(bounded(state.integer("balancer.in_block"), "balancer.in_block", n_));
+    in_block_ = static_cast<std::size_t>(
+        bounded(state.integer("balancer.in_block"), state.name("balancer.in_block"), n_));
     touched_ = state.elements<std::uint8_t>("balancer.touched", nodes());
   }
   if (!pairs()) return;
@@ -346,7 +346,8 @@ void Balancer::load(const State& state) {
       const std::size_t node = node_at(level, bits);
       carries_[node] = Carry{};
       if (waiting[node] < 0) continue;
-      const auto position = static_cast<Index>(bounded(waiting[node], "balancer.waiting", n_ - 1));
+      const auto position =
+          static_cast<Index>(bounded(waiting[node], state.name("balancer.waiting"), n_ - 1));
       carries_[node] = {true, {Operand::reg(carry(node)), position, bits}};
     }
   }

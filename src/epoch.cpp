@@ -18,6 +18,8 @@ Epoch::Epoch(std::size_t examples, std::size_t unit, unsigned levels, bool repea
       codes_below_((2U << levels) - 1),
       repeats_(repeats) {}
 
+Index Epoch::name_of(Index example) const { return names_ ? names_(example) : example; }
+
 void Epoch::start(std::vector<Index> order) {
   order_ = std::move(order);
   codes_.assign(units_, kUnobserved);
@@ -139,11 +141,11 @@ Index Epoch::position_of(Index example) const {
         "Sampler::observe",
         fmt::format("example {} has not been handed out in this epoch; observe it after next() has "
                     "returned it",
-                    example));
+                    name_of(example)));
   if (codes_[position] != kUnobserved)
     throw UserError(
         "Sampler::observe",
-        fmt::format("example {} was observed before in this epoch; each is observed once", example));
+        fmt::format("example {} was observed before in this epoch; each is observed once", name_of(example)));
   return position;
 }
 
@@ -184,26 +186,26 @@ void Epoch::load(const State& state) {
                          ? std::all_of(order.begin(), order.end(), [this](Index i) { return i < units_; })
                          : is_permutation(order);
   if (!valid)
-    throw StateMismatch("Sampler::load", fmt::format("'order.current' is not an order of {} units", units_));
+    throw StateMismatch("Sampler::load",
+                        fmt::format("'{}' is not an order of {} units", state.name("order.current"), units_));
   if (!short_unit_is_last(order))
-    throw StateMismatch(
-        "Sampler::load",
-        fmt::format("'order.current' ends with unit {}; unit {}, which is short, has the last "
-                    "place of every order",
-                    order.back(), units_ - 1));
+    throw StateMismatch("Sampler::load",
+                        fmt::format("'{}' ends with unit {}; unit {}, which is short, has the last "
+                                    "place of every order",
+                                    state.name("order.current"), order.back(), units_ - 1));
   const auto foreign = std::find_if(codes.begin(), codes.end(),
                                     [this](Code code) { return code >= codes_below_ && code < kNotFinite; });
   if (foreign != codes.end())
-    throw StateMismatch("Sampler::load",
-                        fmt::format("'codes' holds {}, which no tree of this spec has", *foreign));
+    throw StateMismatch("Sampler::load", fmt::format("'{}' holds {}, which no tree of this spec has",
+                                                     state.name("codes"), *foreign));
   start(std::move(order));
   codes_ = std::move(codes);
   for (const Code code : codes_) observed_ += code == kUnobserved ? 0 : 1;
   while (oldest_ < units_ && codes_[oldest_] != kUnobserved) ++oldest_;
   const std::int64_t handed_out = state.integer("handed_out");
   if (handed_out < 0 || static_cast<std::uint64_t>(handed_out) > examples_)
-    throw StateMismatch("Sampler::load",
-                        fmt::format("'handed_out' is {}, outside 0..{}", handed_out, examples_));
+    throw StateMismatch("Sampler::load", fmt::format("'{}' is {}, outside 0..{}", state.name("handed_out"),
+                                                     handed_out, examples_));
   seek(static_cast<std::size_t>(handed_out));
 }
 

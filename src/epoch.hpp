@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cdgrab/code.hpp"
@@ -25,6 +27,9 @@ class Epoch {
   /// `unit` consecutive examples are ordered as one. Codes have `levels` bits. `repeats`: the order may hold
   /// a unit twice.
   Epoch(std::size_t examples, std::size_t unit, unsigned levels, bool repeats);
+
+  /// How errors are to call an example; by its own number unless said.
+  void set_names(std::function<Index(Index)> names) { names_ = std::move(names); }
 
   /// Starts afresh with this order, one entry per unit.
   void start(std::vector<Index> order);
@@ -76,6 +81,7 @@ class Epoch {
   /// For a position that was not handed out: it was before, in a pass that ended early.
   [[nodiscard]] bool passes_over(std::size_t position) const;
   [[nodiscard]] Index position_of(Index example) const;
+  [[nodiscard]] Index name_of(Index example) const;
   void hand_out_unit();
   void pass_over_observed();
 
@@ -84,6 +90,7 @@ class Epoch {
   std::size_t units_;
   unsigned codes_below_;
   bool repeats_;
+  std::function<Index(Index)> names_;
   std::vector<Index> order_;
   std::vector<Code> codes_;
   std::vector<Index> inverse_;      ///< made when examples are first named

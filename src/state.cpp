@@ -155,13 +155,13 @@ void State::set(std::string_view key, std::span<const T> values) {
 }
 
 std::int64_t State::integer(std::string_view key) const {
-  return get<std::int64_t>(at(key), key, "an integer");
+  return get<std::int64_t>(at(key), name(key), "an integer");
 }
-double State::number(std::string_view key) const { return get<double>(at(key), key, "a number"); }
+double State::number(std::string_view key) const { return get<double>(at(key), name(key), "a number"); }
 const std::string& State::text(std::string_view key) const {
-  return get<std::string>(at(key), key, "a text");
+  return get<std::string>(at(key), name(key), "a text");
 }
-const Array& State::array(std::string_view key) const { return get<Array>(at(key), key, "an array"); }
+const Array& State::array(std::string_view key) const { return get<Array>(at(key), name(key), "an array"); }
 
 template <class T>
 std::vector<T> State::elements(std::string_view key, std::size_t size) const {
@@ -170,13 +170,13 @@ std::vector<T> State::elements(std::string_view key, std::size_t size) const {
     throw StateMismatch("state",
                         fmt::format("\"{}\" holds {}, not {} as expected; load a state saved by the same "
                                     "kind of object",
-                                    key, dtype_name(found.dtype), dtype_name(dtype_of<T>())));
+                                    name(key), dtype_name(found.dtype), dtype_name(dtype_of<T>())));
   }
   if (found.shape.size() != 1 || found.shape[0] != size) {
     throw StateMismatch("state",
                         fmt::format("\"{}\" has {} dimensions and {} elements, not 1 and {} as expected; "
                                     "load a state saved with the same sizes",
-                                    key, found.shape.size(), found.bytes.size() / sizeof(T), size));
+                                    name(key), found.shape.size(), found.bytes.size() / sizeof(T), size));
   }
   std::vector<T> values(size);
   if (size > 0) std::memcpy(values.data(), found.bytes.data(), found.bytes.size());
@@ -188,8 +188,26 @@ bool State::contains(std::string_view key) const { return entries_.find(key) != 
 const State::Value& State::at(std::string_view key) const {
   const auto found = entries_.find(key);
   if (found != entries_.end()) return found->second;
-  throw StateMismatch("state",
-                      fmt::format("\"{}\" is missing; load a state saved by the same kind of object", key));
+  throw StateMismatch(
+      "state", fmt::format("\"{}\" is missing; load a state saved by the same kind of object", name(key)));
+}
+
+State State::part(std::string_view prefix) const {
+  State found;
+  const std::string start = std::string(prefix) + ".";
+  found.prefix_ = prefix_ + start;
+  for (auto entry = entries_.lower_bound(start); entry != entries_.end() && entry->first.starts_with(start);
+       ++entry)
+    found.entries_.emplace(entry->first.substr(start.size()), entry->second);
+  return found;
+}
+
+void State::set_part(std::string_view prefix, const State& part) {
+  for (const auto& [key, value] : part.entries_) {
+    const std::string whole = std::string(prefix) + "." + key;
+    require_key(whole);
+    entries_.insert_or_assign(whole, value);
+  }
 }
 
 #define CDGRAB_INSTANTIATE(T)                                        \

@@ -53,13 +53,21 @@ class State {
   [[nodiscard]] std::vector<T> elements(std::string_view key, std::size_t size) const;
 
   [[nodiscard]] bool contains(std::string_view key) const;
+
+  /// The values under "prefix.KEY", as KEY. Errors about them still name the whole key.
+  [[nodiscard]] State part(std::string_view prefix) const;
+  void set_part(std::string_view prefix, const State& part);
+  /// The key by which errors speak of it: that of the state which this one is a part of.
+  [[nodiscard]] std::string name(std::string_view key) const { return prefix_ + std::string(key); }
+
   [[nodiscard]] const std::map<std::string, Value, std::less<>>& entries() const { return entries_; }
 
-  bool operator==(const State&) const = default;
+  bool operator==(const State& other) const { return entries_ == other.entries_; }
 
  private:
   [[nodiscard]] const Value& at(std::string_view key) const;
 
+  std::string prefix_;  ///< "" or "prefix."
   std::map<std::string, Value, std::less<>> entries_;
 };
 
