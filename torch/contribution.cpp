@@ -318,6 +318,14 @@ void Contribution::add_to(Tensor& to, const Tensor& weights) const {
   }
 }
 
+Contribution Contribution::head(std::int64_t count) const {
+  Contribution out = *this;
+  if (rows_.defined()) out.rows_ = rows_.narrow(0, 0, count);
+  for (Factors& factors : out.factors_) factors = factors.examples(0, count);
+  if (scale_.defined()) out.scale_ = scale_.narrow(0, 0, count);
+  return out;
+}
+
 Contribution Contribution::masked(const Tensor& keep) const {
   const auto clean = [&](const Tensor& t) {
     return t.defined() ? at::where(along_examples(keep, t), t, at::zeros({}, t.options())) : t;

@@ -81,6 +81,8 @@ class Contribution {
   void add_to(Tensor& to, const Tensor& weights) const;
   /// The same with the examples where `keep` is false set to zero, whatever they hold.
   [[nodiscard]] Contribution masked(const Tensor& keep) const;
+  /// That of the first examples only.
+  [[nodiscard]] Contribution head(std::int64_t count) const;
 
  private:
   [[nodiscard]] Tensor slice(std::int64_t begin, std::int64_t end, double alpha) const;
