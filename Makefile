@@ -54,6 +54,7 @@ python: ## the Python package's checks and tests, on the release build
 bench:  ## what it costs, in multiples of reading the vectors once
 	@$(MAKE) build
 	@build/release/bin/bench_sorter
+	@build/release/bin/bench_distributed
 	@build/release/bin/bench_observe
 
 format: ## clang-format everything

@@ -91,6 +91,7 @@ Array array_of(const Bytes& bytes) { return {DType::kU8, {bytes.size()}, {bytes.
 template <class T>
 struct RowPath {
   bool ready = false;
+  std::size_t dim = 0;  ///< of what is balanced
   std::unique_ptr<Sketch<T>> sketch;
   std::vector<T> sketched;
   DenseSliceSender<T>* sender = nullptr;      ///< cd-pair
@@ -439,9 +440,8 @@ void DistributedSampler::Impl::prepare(std::size_t input_dim) {
                         fmt::format("'geometry.dim' was {} in the loaded state and the sketch gives "
                                     "{}; pass the shapes it was made with",
                                     way.sender->dim(), dim));
-  for (std::size_t w = hosted_.begin; w < hosted_.end && independent(); ++w)
-    if (here(w).geometry == nullptr) make_geometry<T>(w, dim);
   way.ready = true;
+  way.dim = dim;
   if (!coordinates()) return;
   outgoing_.type = kTypeOf<T>;
   outgoing_.dim = dim;
@@ -486,6 +486,7 @@ void DistributedSampler::Impl::balance_rows(std::size_t worker, const Rows<T>& r
     way.sender->set_block(way.shortened(rows), rows.count);
     pack_pairs(worker, positions);
   } else if (independent()) {
+    if (here(worker).geometry == nullptr) make_geometry<T>(worker, way.dim);
     way.geometries[worker - hosted_.begin]->set_block(way.shortened(rows), rows.count);
     balance_alone(worker, positions);
   } else {
@@ -558,9 +559,11 @@ void DistributedSampler::Impl::pack_pairs(std::size_t worker, const std::vector<
     bool told;  ///< all ranks know of it: the carry
   };
   sliced_carries_ = false;
-  outgoing_.packed.resize(communicator_->ranks());
+  while (outgoing_.packed.size() < communicator_->ranks())
+    outgoing_.packed.push_back(coordinator_->spares().take());
   HostedWorker& own = here(worker);
   const Register register_of_carry = worker - hosted_.begin;
+  sender_->pack({}, outgoing_.packed);
   Arrivals out{static_cast<std::uint32_t>(worker), {}, {}};
   const auto tell = [&](Index position, Code code) {
     out.positions.push_back(position);
@@ -809,6 +812,11 @@ State DistributedSampler::Impl::own_words() const {
     state.set("input_dim", static_cast<std::int64_t>(input_dim_));
     state.set("input_dtype", std::string(dtype_name(*type_)));
   }
+  if (coordinates() && !own_geometry_) {
+    State words;
+    sender_->save(words);
+    state.set_part("sender", words);
+  }
   for (std::size_t w = hosted_.begin; w < hosted_.end; ++w) {
     const HostedWorker& own = workers_[w - hosted_.begin];
     State words;
@@ -816,7 +824,7 @@ State DistributedSampler::Impl::own_words() const {
     words.set("waiting", own.waiting ? std::int64_t{*own.waiting} : -1);
     if (coordinates() && own.waiting) words.set("carry", sender_->carry(w - hosted_.begin));
     if (own.balancer) own.balancer->save(words);
-    if (own.balancer && own.geometry != nullptr && type_) own.geometry->save(words);
+    if (own.balancer && own.geometry != nullptr) own.geometry->save(words);
     state.set_part(worker_key(w), words);
   }
   return state;
@@ -831,6 +839,7 @@ void DistributedSampler::Impl::save_common(State& state) const {
   for (std::size_t w = 0; w < epochs_.size(); ++w) {
     State words;
     epochs_[w].save(words);
+    if (!hosted_.contains(w)) words.set("handed_out", std::int64_t{0});  // its rank knows
     state.set_part(worker_key(w), words);
   }
   coordinator_->save_bookkeeping(state);
@@ -892,6 +901,10 @@ State DistributedSampler::Impl::local_state() {
   const State own = own_words();
   for (const auto& [key, value] : own.entries()) copy_value(own, key, state);
   coordinator_->save_slices(state);
+  if (outgoing_.type && coordinates()) {  // before the first round only this rank knows
+    state.set("geometry.dim", static_cast<std::int64_t>(outgoing_.dim));
+    state.set("geometry.dtype", std::string(dtype_name(*outgoing_.type)));
+  }
   if (!outgoing_.arrivals.empty()) save_outgoing(state);
   return state;
 }
@@ -1031,7 +1044,7 @@ void DistributedSampler::Impl::load_slices(const State& state, bool same_shares,
   const std::size_t dim = stored ? stored_count(state, "geometry.dim") : 0;
   if (!stored && own_geometry_) return;
   std::unique_ptr<SliceHolder> made;
-  const SliceHolder* holder = old.coordinator_->holder();
+  SliceHolder* holder = old.coordinator_->holder();
   if (own_geometry_) {
     const auto dense = [&]<class T>(T) {
       auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks());
@@ -1044,13 +1057,18 @@ void DistributedSampler::Impl::load_slices(const State& state, bool same_shares,
     else
       dense(double{});
     holder = made.get();
+  } else if (stored) {
+    const State words = state.part("geometry");
+    holder->load(words);
+    old.sender_->load(state.contains("rank") ? state.part("sender") : words);
   }
   std::optional<Coordinator::Slices> slices;
   std::vector<std::pair<Register, Array>> carries;
+  const bool local = state.contains("rank");
+  if (local && state.contains("slice.accumulator")) slices = coordinator_->read_slices(state);
+  if (!local && stored) slices = coordinator_->read_whole(state, *holder);
   if (stored) {
-    slices =
-        state.contains("rank") ? coordinator_->read_slices(state) : coordinator_->read_whole(state, *holder);
-    if (!slices->carries.empty()) sliced_carries_ = true;
+    if (slices && !slices->carries.empty()) sliced_carries_ = true;
     for (std::size_t w = hosted_.begin; w < hosted_.end && same_shares; ++w) {
       load_waiting(state, w);
       if (!here(w).waiting) continue;
@@ -1063,9 +1081,11 @@ void DistributedSampler::Impl::load_slices(const State& state, bool same_shares,
     sender_ = std::move(old.sender_);
   }
   for (const auto& [number, carry] : carries) sender_->set_carry(number, carry);
-  outgoing_.type = made->dtype();
-  outgoing_.dim = made->dim();
-  coordinator_->adopt(std::move(made), std::move(slices));
+  if (own_geometry_) {
+    outgoing_.type = made->dtype();
+    outgoing_.dim = made->dim();
+  }
+  if (slices || !own_geometry_) coordinator_->adopt(std::move(made), std::move(slices));
 }
 
 void DistributedSampler::Impl::load_waiting(const State& state, std::size_t worker) {
@@ -1095,7 +1115,7 @@ void DistributedSampler::Impl::load_alone(const State& state, bool same_shares, 
   for (std::size_t w = hosted_.begin; w < hosted_.end && !own_geometry_; ++w) {
     std::unique_ptr<Geometry>& geometry = old.here(w).geometry;
     const State words = state.part(worker_key(w));
-    if (same_shares && words.contains("geometry.dim")) {
+    if (same_shares) {
       geometry->load(words);
     } else {
       for (Register r = 0; r < here(w).balancer->registers().size(); ++r) geometry->clear(r);

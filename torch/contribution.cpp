@@ -57,6 +57,33 @@ void add_rows(const Tensor& rows, const Factors& f, std::int64_t first, double b
   rows.view({f.batch() * count, f.n}).index_add_(0, target.reshape({-1}), flat(right), alpha);
 }
 
+/// (B, T, ..) with zeros after T, up to `positions`.
+Tensor padded(const Tensor& factor, std::int64_t positions) {
+  if (!factor.defined() || factor.size(1) == positions) return factor;
+  std::vector<std::int64_t> shape = factor.sizes().vec();
+  shape[1] = positions - factor.size(1);
+  return at::cat({factor, at::zeros(shape, factor.options())}, 1);
+}
+
+/// The examples of all, which are of one kind.
+Factors cat_uses(std::vector<Factors> uses) {
+  std::int64_t positions = 0;
+  for (Factors& f : uses) {
+    if (f.expand) f = f.examples(0, f.batch());
+    positions = std::max(positions, f.positions);
+  }
+  std::vector<Tensor> lefts;
+  std::vector<Tensor> rights;
+  for (const Factors& f : uses) {
+    lefts.push_back(padded(f.is_lookup() ? f.indices : f.left, positions));
+    rights.push_back(padded(f.right, positions));
+  }
+  const Tensor left = at::cat(lefts);
+  const Tensor right = at::cat(rights);
+  return uses.front().is_lookup() ? Factors::of_lookup(left, right, uses.front().m)
+                                  : Factors::of_matrix(left, right);
+}
+
 }  // namespace
 
 Factors Factors::of_matrix(Tensor left, Tensor right) {
@@ -98,6 +125,38 @@ Factors Factors::examples(std::int64_t begin, std::int64_t end) const {
   part.right = right.slice(0, begin, end);
   if (expand) part.right = expand(part.right);
   part.expand = nullptr;
+  return part;
+}
+
+Factors Factors::select(const Tensor& index) const {
+  Factors part = *this;
+  if (left.defined()) part.left = left.index_select(0, index);
+  if (indices.defined()) part.indices = indices.index_select(0, index);
+  part.right = right.index_select(0, index);
+  return part;
+}
+
+Factors Factors::rows(std::int64_t begin, std::int64_t end) const {
+  Factors part = expand ? examples(0, batch()) : *this;
+  part.m = end - begin;
+  if (!is_lookup()) {
+    part.left = left.slice(2, begin, end);
+    return part;
+  }
+  const Tensor inside = indices.ge(begin).logical_and_(indices.lt(end));
+  part.positions = std::max<std::int64_t>(1, inside.sum(1).max().item<std::int64_t>());
+  const Tensor places = inside.to(at::kByte).argsort(/*stable=*/true, 1, /*descending=*/true);
+  const Tensor first = places.slice(1, 0, part.positions);
+  const Tensor counts = inside.gather(1, first);
+  part.indices = (indices.gather(1, first) - begin).mul_(counts);
+  part.right = right.gather(1, first.unsqueeze(-1).expand({-1, -1, n})).mul_(counts.unsqueeze(-1));
+  return part;
+}
+
+Factors Factors::columns(std::int64_t begin, std::int64_t end) const {
+  Factors part = expand ? examples(0, batch()) : *this;
+  part.n = end - begin;
+  part.right = part.right.slice(2, begin, end);
   return part;
 }
 
@@ -318,11 +377,72 @@ void Contribution::add_to(Tensor& to, const Tensor& weights) const {
   }
 }
 
-Contribution Contribution::head(std::int64_t count) const {
+Tensor Contribution::scales() const {
+  const auto options = (is_rows() ? rows_ : factors_.front().right).options().dtype(at::kDouble);
+  if (!scale_.defined()) return at::full({batch()}, alpha_, options);
+  return scale_.to(options).mul(alpha_);
+}
+
+void Contribution::fold_scales(const Tensor& more, bool into_left) {
+  const Tensor all = scales() * more.to(scales().device());
+  alpha_ = 1.0;
+  scale_ = Tensor();
+  if (all.eq(1.0).all().item<bool>()) return;
+  for (Factors& f : factors_) {
+    Tensor& factor = into_left && !f.is_lookup() ? f.left : f.right;
+    factor = factor * along_examples(all.to(factor.scalar_type()), factor);
+  }
+}
+
+Tensor Contribution::magnitude() const {
+  const auto largest = [](const Tensor& t) {
+    return t.reshape({t.size(0), -1}).abs().amax(1).to(at::kDouble);
+  };
+  Tensor total;
+  if (rows_.defined()) total = largest(rows_);
+  for (const Factors& f : factors_) {
+    Tensor one = largest(f.right).mul_(static_cast<double>(f.positions));
+    if (!f.is_lookup()) one.mul_(largest(f.left));
+    total = total.defined() ? total + one : one;
+  }
+  return total.mul_(scales().abs());
+}
+
+Contribution Contribution::select(const Tensor& index) const {
   Contribution out = *this;
-  if (rows_.defined()) out.rows_ = rows_.narrow(0, 0, count);
-  for (Factors& factors : out.factors_) factors = factors.examples(0, count);
-  if (scale_.defined()) out.scale_ = scale_.narrow(0, 0, count);
+  if (rows_.defined()) out.rows_ = rows_.index_select(0, index);
+  for (Factors& f : out.factors_) f = f.select(index);
+  if (scale_.defined()) out.scale_ = scale_.index_select(0, index);
+  return out;
+}
+
+bool Contribution::alike(const Contribution& other) const {
+  if (rows_.defined() != other.rows_.defined() || factors_.size() != other.factors_.size()) return false;
+  for (std::size_t k = 0; k < factors_.size(); ++k) {
+    const Factors& a = factors_[k];
+    const Factors& b = other.factors_[k];
+    if (a.is_lookup() != b.is_lookup() || a.m != b.m || a.n != b.n) return false;
+  }
+  return true;
+}
+
+Contribution Contribution::cat(const std::vector<Contribution>& all) {
+  if (all.size() == 1) return all.front();
+  std::vector<Tensor> scales;
+  for (const Contribution& each : all) scales.push_back(each.scales());
+  Contribution out;
+  out.scale_ = at::cat(scales);
+  if (out.scale_.eq(1.0).all().item<bool>()) out.scale_ = Tensor();
+  if (all.front().rows_.defined()) {
+    std::vector<Tensor> rows;
+    for (const Contribution& each : all) rows.push_back(each.rows_);
+    out.rows_ = at::cat(rows);
+  }
+  for (std::size_t k = 0; k < all.front().factors_.size(); ++k) {
+    std::vector<Factors> uses;
+    for (const Contribution& each : all) uses.push_back(each.factors_[k]);
+    out.factors_.push_back(cat_uses(std::move(uses)));
+  }
   return out;
 }
 
@@ -338,6 +458,15 @@ Contribution Contribution::masked(const Tensor& keep) const {
   }
   if (scale_.defined()) out.scale_ = clean(scale_);
   return out;
+}
+
+Tensor side_by_side(std::int64_t batch, const std::vector<const Contribution*>& gradients,
+                    const std::vector<std::int64_t>& numel, at::ScalarType dtype) {
+  std::vector<Tensor> rows;
+  for (std::size_t k = 0; k < gradients.size(); ++k)
+    rows.push_back(gradients[k] == nullptr ? at::zeros({batch, numel[k]}, dtype)
+                                           : gradients[k]->rows().to(at::kCPU, dtype));
+  return rows.size() == 1 ? rows[0].contiguous() : at::cat(rows, 1);
 }
 
 }  // namespace cdgrab::torch

@@ -18,7 +18,8 @@ struct Factors {
   Tensor left;
   Tensor indices;  ///< instead of left
   Tensor right;
-  /// Set if `right` is kept in a smaller form: makes the factor of some examples from theirs.
+  /// Set if `right` is kept in a smaller form: makes the factor of some examples from theirs, by putting its
+  /// numbers, or zeros, into other places.
   std::function<Tensor(const Tensor&)> expand;
   std::int64_t positions = 0;  ///< T
   std::int64_t m = 0;
@@ -33,6 +34,12 @@ struct Factors {
   [[nodiscard]] std::int64_t batch() const { return right.size(0); }
   /// Those of examples [begin, end), expanded.
   [[nodiscard]] Factors examples(std::int64_t begin, std::int64_t end) const;
+  /// Those of some examples, in this order; (k) numbers.
+  [[nodiscard]] Factors select(const Tensor& index) const;
+  /// Rows or columns [begin, end) of the parameter; expanded. A lookup's positions are as many as the example
+  /// with the most inside needs.
+  [[nodiscard]] Factors rows(std::int64_t begin, std::int64_t end) const;
+  [[nodiscard]] Factors columns(std::int64_t begin, std::int64_t end) const;
   /// Columns and rows change places; not for a lookup.
   [[nodiscard]] Factors transposed() const;
 };
@@ -52,12 +59,19 @@ class Contribution {
   [[nodiscard]] std::int64_t entries() const;
   /// Of a contribution that is one use as factors.
   [[nodiscard]] const Factors& factors() const { return factors_.front(); }
+  /// The uses that are factors.
+  [[nodiscard]] const std::vector<Factors>& uses() const { return factors_; }
 
   /// Another use of the same parameter; neither has a scale yet.
   void add(Contribution other);
   /// Every example's gradient times a number, or each times its own (B).
   void scale(double alpha) { alpha_ *= alpha; }
   void scale(const Tensor& per_example) { scale_ = per_example; }
+  /// (B), float64: all of these together.
+  [[nodiscard]] Tensor scales() const;
+  /// Of a contribution of factors: times `more` (B), and all scales become part of the left factors, or of
+  /// the right ones; a lookup has no left.
+  void fold_scales(const Tensor& more, bool into_left);
 
   /// Whether the products and the update by factors cost more than forming rows and reading them.
   [[nodiscard]] bool prefers_rows() const;
@@ -81,8 +95,15 @@ class Contribution {
   void add_to(Tensor& to, const Tensor& weights) const;
   /// The same with the examples where `keep` is false set to zero, whatever they hold.
   [[nodiscard]] Contribution masked(const Tensor& keep) const;
-  /// That of the first examples only.
-  [[nodiscard]] Contribution head(std::int64_t count) const;
+
+  /// (B), float64: no coordinate of an example's gradient is larger; NaN if one is.
+  [[nodiscard]] Tensor magnitude() const;
+  /// Some examples, in this order; (k) numbers.
+  [[nodiscard]] Contribution select(const Tensor& index) const;
+  /// Whether cat() can put them together: the same uses, all as factors or all as rows.
+  [[nodiscard]] bool alike(const Contribution& other) const;
+  /// The examples of all of them, which are alike; positions that some lack are zero.
+  [[nodiscard]] static Contribution cat(const std::vector<Contribution>& all);
 
  private:
   [[nodiscard]] Tensor slice(std::int64_t begin, std::int64_t end, double alpha) const;
@@ -98,5 +119,9 @@ class Contribution {
   double alpha_ = 1.0;
   Tensor scale_;
 };
+
+/// The rows (batch, sum of numel) of several parameters; one that is null has zeros.
+Tensor side_by_side(std::int64_t batch, const std::vector<const Contribution*>& gradients,
+                    const std::vector<std::int64_t>& numel, at::ScalarType dtype);
 
 }  // namespace cdgrab::torch

@@ -14,23 +14,6 @@
 namespace cdgrab::torch {
 namespace {
 
-/// Parameters up to this size share one matrix of rows: a copy costs less than a pass of their own.
-constexpr std::int64_t kSmall = 4096;
-
-bool wide(const Tensor& tensor) { return tensor.scalar_type() == at::kDouble; }
-
-/// One more than there are line ends.
-std::vector<std::string> split_lines(const std::string& text) {
-  std::vector<std::string> lines(1);
-  for (const char c : text) {
-    if (c == '\n')
-      lines.emplace_back();
-    else
-      lines.back() += c;
-  }
-  return lines;
-}
-
 Tensor flat_copy_on_cpu(const Tensor& tensor) { return tensor.to(at::kCPU).contiguous().reshape({-1}); }
 
 }  // namespace
@@ -210,26 +193,24 @@ class GhostGeometry::RowsPart {
   void add(std::size_t number, const Slot& slot) {
     members_.push_back(number);
     numel_.push_back(slot.numel);
-    wide_ = wide_ || slot.wide;
+    dtype_ = slot.wide ? at::kDouble : dtype_;
   }
 
   std::unique_ptr<Geometry> make() {
     std::int64_t dim = 0;
     for (const std::int64_t n : numel_) dim += n;
-    if (wide_) return make_as<double>(static_cast<std::size_t>(dim));
+    if (dtype_ == at::kDouble) return make_as<double>(static_cast<std::size_t>(dim));
     return make_as<float>(static_cast<std::size_t>(dim));
   }
 
   void set_block(std::int64_t batch, const std::unordered_map<std::size_t, const Contribution*>& gradients) {
-    std::vector<Tensor> parts;
-    for (std::size_t m = 0; m < members_.size(); ++m) {
-      const auto found = gradients.find(members_[m]);
-      const auto dtype = wide_ ? at::kDouble : at::kFloat;
-      parts.push_back(found == gradients.end() ? at::zeros({batch, numel_[m]}, dtype)
-                                               : found->second->rows().to(dtype));
+    std::vector<const Contribution*> members;
+    for (const std::size_t member : members_) {
+      const auto found = gradients.find(member);
+      members.push_back(found == gradients.end() ? nullptr : found->second);
     }
-    rows_ = parts.size() == 1 ? parts[0].contiguous() : at::cat(parts, 1);
-    if (wide_)
+    rows_ = side_by_side(batch, members, numel_, dtype_);
+    if (dtype_ == at::kDouble)
       double_->set_block(rows_.const_data_ptr<double>(), static_cast<std::size_t>(batch));
     else
       float_->set_block(rows_.const_data_ptr<float>(), static_cast<std::size_t>(batch));
@@ -247,7 +228,7 @@ class GhostGeometry::RowsPart {
     return geometry;
   }
 
-  bool wide_ = false;
+  at::ScalarType dtype_ = at::kFloat;
   std::vector<std::size_t> members_;
   std::vector<std::int64_t> numel_;
   Tensor rows_;
@@ -264,19 +245,18 @@ GhostGeometry::GhostGeometry() : CompositeGeometry({}) {
 GhostGeometry::~GhostGeometry() = default;
 GhostGeometry& GhostGeometry::operator=(GhostGeometry&&) noexcept = default;
 
-/// Gives the slots that come after those there are a place.
-void GhostGeometry::make_parts(std::vector<Slot> slots) {
+void GhostGeometry::make_parts() {
   std::vector<std::unique_ptr<RowsPart>> fresh;
-  for (Slot& slot : slots) {
-    const std::size_t number = slots_.size();
-    if (slot.part == kFactors) {
-      slot.piece = factors_->add(slot.numel, slot.wide);
-    } else {
-      const std::size_t part = static_cast<std::size_t>(slot.part) - rows_.size();
-      while (fresh.size() <= part) fresh.push_back(std::make_unique<RowsPart>());
-      fresh[part]->add(number, slot);
+  for (std::size_t number = pieces_.size(); number < table_.slots().size(); ++number) {
+    const Slot& slot = table_.slots()[number];
+    if (slot.part == kNoPart) {
+      pieces_.push_back(factors_->add(slot.numel, slot.wide));
+      continue;
     }
-    slots_.push_back(slot);
+    const std::size_t part = static_cast<std::size_t>(slot.part) - rows_.size();
+    while (fresh.size() <= part) fresh.push_back(std::make_unique<RowsPart>());
+    fresh[part]->add(number, slot);
+    pieces_.push_back(0);
   }
   for (auto& part : fresh) {
     add({fmt::format("rows.{}", rows_.size()), part->make()});
@@ -284,125 +264,26 @@ void GhostGeometry::make_parts(std::vector<Slot> slots) {
   }
 }
 
-void GhostGeometry::require_fits(std::size_t number, const ParameterGradients& gradients) const {
-  const Slot& slot = slots_[number];
-  if (slot.numel == gradients.parameter.numel() && slot.wide == wide(gradients.parameter)) return;
-  throw StateMismatch(
-      "parameters",
-      fmt::format("parameter {} had {} entries in {} when the state was saved, and has {} in {} "
-                  "now; load it with the same model and the same selection of parameters",
-                  number, slot.numel, slot.wide ? "float64" : "float32", gradients.parameter.numel(),
-                  c10::toString(gradients.parameter.scalar_type())));
-}
-
-std::optional<std::size_t> GhostGeometry::recall_by_size(
-    const ParameterGradients& one, const std::vector<const ParameterGradients*>& unknown) const {
-  std::vector<std::size_t> fitting;
-  for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (!slots_[i].taken && slots_[i].numel == one.parameter.numel()) fitting.push_back(i);
-  if (fitting.empty()) return std::nullopt;
-  const auto rivals = std::count_if(unknown.begin(), unknown.end(), [&](const ParameterGradients* other) {
-    return other->parameter.numel() == one.parameter.numel();
-  });
-  if (fitting.size() == 1 && rivals == 1) return fitting.front();
-  throw StateMismatch(
-      "parameters",
-      fmt::format(
-          "the state was saved after backwards with different parameters, and {} of {} entries cannot "
-          "be told apart; name them from the start of a run (ObserveOptions::parameters)",
-          std::max<std::size_t>(fitting.size(), static_cast<std::size_t>(rivals)), one.parameter.numel()));
-}
-
-std::vector<std::optional<std::size_t>> GhostGeometry::recall(
-    const std::vector<const ParameterGradients*>& unknown) const {
-  std::vector<std::size_t> left;
-  for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (!slots_[i].taken) left.push_back(i);
-  std::vector<std::optional<std::size_t>> found(unknown.size());
-  if (left.empty()) return found;
-  const bool named =
-      std::all_of(left.begin(), left.end(), [&](std::size_t i) { return !slots_[i].name.empty(); }) &&
-      std::all_of(unknown.begin(), unknown.end(), [](const auto* p) { return !p->name.empty(); });
-  const bool together = std::all_of(left.begin(), left.end(), [&](std::size_t i) {
-    return slots_[i].meeting == slots_[left.front()].meeting;
-  });
-  const auto has_value = [](const std::optional<std::size_t>& slot) { return slot.has_value(); };
-  for (std::size_t k = 0; k < unknown.size(); ++k) {
-    if (named) {
-      const auto same = std::find_if(left.begin(), left.end(),
-                                     [&](std::size_t i) { return slots_[i].name == unknown[k]->name; });
-      if (same != left.end()) found[k] = *same;
-    } else if (together && left.size() == unknown.size()) {
-      found[k] = left[k];
-    } else {
-      found[k] = recall_by_size(*unknown[k], unknown);
-    }
-    if (found[k]) require_fits(*found[k], *unknown[k]);
-  }
-  const auto recalled = static_cast<std::size_t>(std::count_if(found.begin(), found.end(), has_value));
-  if (recalled < found.size() && recalled < left.size() && !named)
-    throw StateMismatch(
-        "parameters",
-        fmt::format("the state was saved with {} parameters and this backward has {}, of which {} have their "
-                    "sizes; load it with the same model and the same selection of parameters",
-                    left.size(), unknown.size(), recalled));
-  return found;
-}
-
-void GhostGeometry::meet(const Observed& observed) {
-  const auto known = [this](const ParameterGradients& p) {
-    return number_.contains(p.parameter.unsafeGetTensorImpl());
-  };
-  if (!met_.empty() && !observed.parameters.empty() &&
-      std::none_of(observed.parameters.begin(), observed.parameters.end(), known))
-    throw UserError(
-        "observe",
-        "this loss depends on none of the parameters of the batches before it: if the loop makes new tensors "
-        "in every step, give their per-example gradients instead (observe_gradients; step in Python)");
-  std::vector<const ParameterGradients*> unknown;
-  for (const ParameterGradients& p : observed.parameters)
-    if (!known(p)) unknown.push_back(&p);
-  if (unknown.empty()) return;
-  const auto recalled = recall(unknown);
-  std::vector<Slot> fresh;
-  auto next_part = static_cast<std::int64_t>(rows_.size());
-  std::int64_t small_part = kFactors;
-  for (std::size_t k = 0; k < unknown.size(); ++k) {
-    const ParameterGradients& p = *unknown[k];
-    number_[p.parameter.unsafeGetTensorImpl()] = recalled[k].value_or(slots_.size() + fresh.size());
-    met_.push_back(p.parameter);
-    if (recalled[k]) {
-      slots_[*recalled[k]].taken = true;
-      continue;
-    }
-    Slot& slot = fresh.emplace_back();
-    slot.numel = p.parameter.numel();
-    slot.wide = wide(p.parameter);
-    slot.meeting = meetings_;
-    slot.name = p.name;
-    slot.taken = true;
-    if (!p.parameter.device().is_cpu()) continue;
-    if (slot.numel <= kSmall)
-      slot.part = small_part = small_part == kFactors ? next_part++ : small_part;
-    else if (p.gradients.is_rows())
-      slot.part = next_part++;
-  }
-  if (!fresh.empty()) ++meetings_;
-  make_parts(std::move(fresh));
-}
-
 void GhostGeometry::set_block(Observed&& observed) {
-  meet(observed);
+  const auto home = [](const ParameterGradients& p) {
+    if (!p.parameter.device().is_cpu()) return Home::kNone;
+    if (is_small(p.parameter)) return Home::kShared;
+    return p.gradients.is_rows() ? Home::kOwn : Home::kNone;
+  };
+  std::vector<Met> met;
+  for (const ParameterGradients& p : observed.parameters) met.push_back({p.parameter, p.name, home(p)});
+  table_.meet(met);
+  make_parts();
   std::unordered_map<std::size_t, Contribution> factors;
   std::unordered_map<std::size_t, const Contribution*> rows;
   for (const ParameterGradients& p : observed.parameters) {
-    const std::size_t number = number_.at(p.parameter.unsafeGetTensorImpl());
-    if (slots_[number].part != kFactors) {
+    const std::size_t number = table_.number(p.parameter);
+    if (table_.slots()[number].part != kNoPart) {
       rows.emplace(number, &p.gradients);
       continue;
     }
-    factors_->move(slots_[number].piece, p.parameter.device());
-    factors.emplace(slots_[number].piece, p.gradients);
+    factors_->move(pieces_[number], p.parameter.device());
+    factors.emplace(pieces_[number], p.gradients);
   }
   for (auto& part : rows_) part->set_block(observed.batch, rows);
   factors_->set_block(observed.batch, std::move(factors));
@@ -414,78 +295,30 @@ void GhostGeometry::end_block() {
 }
 
 void GhostGeometry::save(State& state) const {
-  std::vector<std::int64_t> numel;
-  std::vector<std::int64_t> part;
-  std::vector<std::int64_t> meeting;
-  std::vector<std::uint8_t> is_wide;
-  std::vector<std::string_view> names;
-  for (const Slot& slot : slots_) {
-    numel.push_back(slot.numel);
-    part.push_back(slot.part);
-    meeting.push_back(slot.meeting);
-    is_wide.push_back(slot.wide ? 1 : 0);
-    names.push_back(slot.name);
-  }
-  state.set("parameters/meeting", std::span<const std::int64_t>(meeting));
-  state.set("parameters/names", fmt::format("{}", fmt::join(names, "\n")));
-  state.set("parameters/numel", std::span<const std::int64_t>(numel));
-  state.set("parameters/part", std::span<const std::int64_t>(part));
-  state.set("parameters/wide", std::span<const std::uint8_t>(is_wide));
+  table_.save(state);
   CompositeGeometry::save(state);
 }
 
-/// Checked against what the state holds before anything is allocated.
-std::vector<GhostGeometry::Slot> GhostGeometry::slots_of(const State& state) {
-  const Array& array = state.array("parameters/numel");
-  const std::size_t count = array.bytes.size() / dtype_size(array.dtype);
-  const auto numel = state.elements<std::int64_t>("parameters/numel", count);
-  const auto part = state.elements<std::int64_t>("parameters/part", count);
-  const auto meeting = state.elements<std::int64_t>("parameters/meeting", count);
-  const auto is_wide = state.elements<std::uint8_t>("parameters/wide", count);
-  const auto names = split_lines(state.text("parameters/names"));
-  if (names.size() != count && count > 0)
-    throw StateMismatch("parameters/names", fmt::format("{} names for {} parameters", names.size(), count));
+void GhostGeometry::load(const State& state) {
   std::size_t bytes = 0;
   for (const auto& [key, value] : state.entries())
     if (const auto* entry = std::get_if<Array>(&value)) bytes += entry->bytes.size();
-  std::vector<Slot> slots(count);
-  std::int64_t parts = 0;
-  std::size_t left = bytes / sizeof(float);
-  for (std::size_t i = 0; i < count; ++i) {
-    slots[i] = {numel[i], part[i], is_wide[i] != 0, meeting[i], names[i]};
-    if (numel[i] < 0 || static_cast<std::size_t>(numel[i]) > left)
-      throw StateMismatch(
-          "parameters/numel",
-          fmt::format("parameter {} with {} entries, more than the state holds", i, numel[i]));
-    left -= static_cast<std::size_t>(numel[i]);
-    if (part[i] < kFactors || part[i] > parts)
-      throw StateMismatch("parameters/part",
-                          fmt::format("part {} for parameter {}; at most {} is possible", part[i], i, parts));
-    parts = std::max(parts, part[i] + 1);
-  }
-  return slots;
-}
-
-void GhostGeometry::load(const State& state) {
-  std::vector<Slot> slots = slots_of(state);
-  if (slots.empty()) {
+  ParameterTable table = ParameterTable::load(state, bytes / sizeof(float));
+  if (table.slots().empty()) {
     for (Register r = 0; r < names().size(); ++r) clear(r);
     return;
   }
-  if (slots_.empty()) {
+  if (table_.slots().empty()) {
     // A copy of ourselves takes the blow if the rest of the state is no good.
     GhostGeometry loaded;
     loaded.declare(names());
-    loaded.make_parts(std::move(slots));
+    loaded.table_ = std::move(table);
+    loaded.make_parts();
     loaded.CompositeGeometry::load(state);
     *this = std::move(loaded);
     return;
   }
-  const bool same =
-      std::equal(slots.begin(), slots.end(), slots_.begin(), slots_.end(), [](const Slot& a, const Slot& b) {
-        return a.numel == b.numel && a.part == b.part && a.wide == b.wide;
-      });
-  if (!same)
+  if (!table.same_places(table_))
     throw StateMismatch("parameters",
                         "the state was saved with other parameters than those seen here; load it into "
                         "a new sampler of the same model");

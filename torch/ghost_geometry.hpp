@@ -5,8 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include "cdgrab/gram_geometry.hpp"
 #include "cdgrab/state.hpp"
 #include "observation.hpp"
+#include "parameter_table.hpp"
 
 namespace cdgrab::torch {
 
@@ -70,42 +69,21 @@ class GhostGeometry final : public CompositeGeometry {
   void end_block() override;
 
   void save(State& state) const override;
-  /// Into one that has met no parameters yet, it brings their places with it. Which parameter is which is
-  /// known by name, or by the order in which they were met if that was in one backward, or by size.
+  /// Into one that has met no parameters yet, it brings their places with it.
   void load(const State& state) override;
 
  private:
   class RowsPart;
-  /// A parameter that counts. Where its gradients are held is decided when it is first met, and stays: a
-  /// short batch, or the first one after a resume, finds the registers where they are.
-  struct Slot {
-    std::int64_t numel = 0;
-    std::int64_t part = kFactors;  ///< of rows_, or kFactors
-    bool wide = false;
-    std::int64_t meeting = 0;  ///< the backward in which it was met, of those that met new ones
-    std::string name = {};     ///< empty where it is not known
-    std::size_t piece = 0;     ///< of factors_
-    bool taken = false;        ///< by a parameter that was met, not only loaded
-  };
-  static constexpr std::int64_t kFactors = -1;
 
-  void meet(const Observed& observed);
-  /// The loaded slot of each of these parameters, or none if it is new. Throws StateMismatch.
-  [[nodiscard]] std::vector<std::optional<std::size_t>> recall(
-      const std::vector<const ParameterGradients*>& unknown) const;
-  [[nodiscard]] std::optional<std::size_t> recall_by_size(
-      const ParameterGradients& one, const std::vector<const ParameterGradients*>& unknown) const;
-  void require_fits(std::size_t number, const ParameterGradients& gradients) const;
-  void make_parts(std::vector<Slot> slots);
-  [[nodiscard]] static std::vector<Slot> slots_of(const State& state);
+  /// Gives the slots of the table that came after those there are a place: a slot without a part is a piece
+  /// of factors_.
+  void make_parts();
   GhostGeometry& operator=(GhostGeometry&&) noexcept;
 
   FactorGeometry* factors_;
   std::vector<std::unique_ptr<RowsPart>> rows_;
-  std::vector<Slot> slots_;
-  std::int64_t meetings_ = 0;
-  std::unordered_map<const void*, std::size_t> number_;  ///< of a parameter that was met, in slots_
-  std::vector<Tensor> met_;  ///< keeps them alive, so that no other can take a parameter's place in memory
+  ParameterTable table_;
+  std::vector<std::size_t> pieces_;  ///< per slot that has a place: of factors_
 };
 
 }  // namespace cdgrab::torch

@@ -135,7 +135,7 @@ Graph read_graph(const Tensor& loss, std::int64_t batch, const ObserveOptions& o
 }  // namespace
 
 std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t batch,
-                                                const ObserveOptions& options, Finish finish) {
+                                                const ObserveOptions& options, Finish finish, Forms forms) {
   if (batch < 1) throw UserError("observe", fmt::format("a batch of {}; at least 1 is allowed", batch));
   const std::int64_t rows = batch + options.repeats;
   check_loss(loss, rows);
@@ -153,6 +153,7 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   observation->per_example_ = loss.dim() == 1;
   observation->budget_ = options.budget;
   observation->finish_ = std::move(finish);
+  observation->forms_ = std::move(forms);
   observation->expect(graph, options.parameters);
   observation->watch();
   return observation;
@@ -285,7 +286,7 @@ void Observation::complete(Collected& collected) {
     collected.sum->scale(scale_);
   else
     collected.sum->scale(alpha_);
-  if (collected.sum->prefers_rows()) form_within_budget(*collected.sum);
+  if (forms_(*collected.sum)) form_within_budget(*collected.sum);
 }
 
 void Observation::form_within_budget(Contribution& sum) {
@@ -306,8 +307,9 @@ void Observation::end() {
   for (Collected& c : collected_) {
     if (!c.sum) continue;
     if (c.left > 0) complete(c);  // a use that no gradient reached
-    observed.parameters.push_back(
-        {c.parameter, repeats_ == 0 ? std::move(*c.sum) : c.sum->head(observed.batch), c.name});
+    if (repeats_ > 0)
+      c.sum = c.sum->select(at::arange(observed.batch, c.parameter.options().dtype(at::kLong)));
+    observed.parameters.push_back({c.parameter, std::move(*c.sum), c.name});
   }
   collected_.clear();
   finish_(std::move(observed));

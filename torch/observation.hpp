@@ -34,11 +34,14 @@ struct Observed {
 class Observation : public std::enable_shared_from_this<Observation> {
  public:
   using Finish = std::function<void(Observed&&)>;
+  /// Whether gradients are to be formed, within the budget.
+  using Forms = std::function<bool(const Contribution&)>;
 
   /// Reads the graph of `loss`, a scalar or one number per row, and waits for its backward, at the end of
   /// which `finish` is called. Rows are the `batch` and those that options.repeats adds. Throws UserError.
   static std::shared_ptr<Observation> start(const Tensor& loss, std::int64_t batch,
-                                            const ObserveOptions& options, Finish finish);
+                                            const ObserveOptions& options, Finish finish,
+                                            Forms forms = &Contribution::prefers_rows);
 
   /// Those that count.
   [[nodiscard]] std::vector<Tensor> parameters() const;
@@ -73,6 +76,7 @@ class Observation : public std::enable_shared_from_this<Observation> {
   bool per_example_ = false;
   std::size_t budget_ = 0;  ///< what is left of it
   Finish finish_;
+  Forms forms_;
   Node* root_ = nullptr;
   std::uint32_t output_ = 0;         ///< of the root that the loss is
   std::unordered_set<Node*> nodes_;  ///< of the loss's graph; only compared, they may be gone

@@ -53,6 +53,7 @@ std::vector<std::pair<std::string, at::Tensor>> named_parameters(const ::torch::
 
 struct ParameterSet::Names {
   std::unordered_map<const void*, Named> of;
+  std::vector<const void*> order;
 };
 
 ParameterSet::ParameterSet(const ::torch::nn::Module& module, std::string_view pattern)
@@ -67,7 +68,9 @@ ParameterSet::ParameterSet(std::vector<std::pair<std::string, at::Tensor>> named
     any = any || counts;
     const void* key = parameter.unsafeGetTensorImpl();
     // A tied parameter has several names; one that matches is enough.
-    Named& entry = names->of.try_emplace(key, Named{name, parameter, counts}).first->second;
+    const auto [place, fresh] = names->of.try_emplace(key, Named{name, parameter, counts});
+    if (fresh) names->order.push_back(key);
+    Named& entry = place->second;
     entry.counts = entry.counts || counts;
   }
   if (!any) {
@@ -78,6 +81,14 @@ ParameterSet::ParameterSet(std::vector<std::pair<std::string, at::Tensor>> named
                                                 named.size() > some.size() ? ", .." : ""));
   }
   names_ = std::move(names);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> ParameterSet::named() const {
+  std::vector<std::pair<std::string, at::Tensor>> all;
+  if (names_ == nullptr) return all;
+  for (const void* key : names_->order)
+    if (const Named& entry = names_->of.at(key); entry.counts) all.emplace_back(entry.name, entry.parameter);
+  return all;
 }
 
 bool ParameterSet::contains(const at::Tensor& parameter) const {

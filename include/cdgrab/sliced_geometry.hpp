@@ -46,7 +46,7 @@ class SliceSender {
 
   /// Appends to out[r], for each rank r, what it is to hold of each difference (first - second, rows of the
   /// block or carries, with scales). Stops before a difference that is not finite; returns how many were
-  /// packed.
+  /// packed. Without differences: only what the holders are to know of the block before any come.
   virtual std::size_t pack(std::span<const Vector> differences, std::span<Bytes> out) = 0;
   /// The carry of a hosted worker becomes the row, times its scale. The block is still there.
   virtual void keep(Register carry, const Operand& row) = 0;
@@ -56,6 +56,10 @@ class SliceSender {
   /// A carry as a whole vector, the same whatever the number of ranks; and back.
   [[nodiscard]] virtual Array carry(Register carry) const = 0;
   virtual void set_carry(Register carry, const Array& whole) = 0;
+  /// What it takes to read carries besides them; and back, before any carry, from this or from what a holder
+  /// saved. Throws StateMismatch. Rows in memory need nothing.
+  virtual void save(State& /*state*/) const {}
+  virtual void load(const State& /*state*/) {}
 };
 
 /// At every rank: its part of the held differences and of the accumulator, which is zero at first.
@@ -66,7 +70,8 @@ class SliceHolder {
   [[nodiscard]] virtual std::size_t dim() const = 0;
   [[nodiscard]] virtual DType dtype() const = 0;
 
-  /// What one rank packed for this one: `count` differences. They get the next numbers, from 0 on.
+  /// What one rank packed for this one: `count` differences, maybe none. They get the next numbers, from 0
+  /// on.
   virtual void hold(Bytes packed, std::size_t count) = 0;
   /// Bytes held for differences.
   [[nodiscard]] virtual std::size_t held_bytes() const = 0;
@@ -76,8 +81,9 @@ class SliceHolder {
   virtual void products(std::span<const std::uint64_t> numbers, Wanted wanted, Products& out) = 0;
   /// accumulator += sum_k signs[k] v_k; a sign of 0 leaves its vector out.
   virtual void combine(std::span<const std::uint64_t> numbers, std::span<const int> signs) = 0;
-  /// These are not asked for again.
-  virtual void drop(std::span<const std::uint64_t> numbers) = 0;
+  /// These are not asked for again. Returns buffers that hold() was given and that are free now, to be used
+  /// again; it may keep or free them as well.
+  virtual std::vector<Bytes> drop(std::span<const std::uint64_t> numbers) = 0;
   /// The end of an epoch: the accumulator is zero, nothing is held, numbers go on from 0.
   virtual void clear() = 0;
 
@@ -89,6 +95,11 @@ class SliceHolder {
   /// if it does not fit.
   [[nodiscard]] virtual Array join(std::span<const Bytes> parts) const = 0;
   [[nodiscard]] virtual Bytes cut(const Array& whole) const = 0;
+
+  /// What it takes to read a whole vector besides the vector, the same on all ranks; and back, before any
+  /// vector. Throws StateMismatch. Rows in memory need nothing.
+  virtual void save(State& /*state*/) const {}
+  virtual void load(const State& /*state*/) {}
 };
 
 /// Both sides of one rank. Null: rows in memory, cut into slices; made when the first come.
@@ -137,7 +148,7 @@ class DenseSliceHolder final : public SliceHolder {
   [[nodiscard]] std::size_t held_bytes() const override { return held_bytes_; }
   void products(std::span<const std::uint64_t> numbers, Wanted wanted, Products& out) override;
   void combine(std::span<const std::uint64_t> numbers, std::span<const int> signs) override;
-  void drop(std::span<const std::uint64_t> numbers) override;
+  std::vector<Bytes> drop(std::span<const std::uint64_t> numbers) override;
   void clear() override;
   [[nodiscard]] Bytes accumulator() const override;
   void set_accumulator(Bytes part) override;

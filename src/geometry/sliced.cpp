@@ -90,6 +90,8 @@ bool DenseSliceSender<T>::finite(std::size_t row) {
 
 template <class T>
 std::size_t DenseSliceSender<T>::pack(std::span<const Vector> differences, std::span<Bytes> out) {
+  for (std::size_t r = 0; r < ranks_; ++r)
+    out[r].reserve(out[r].size() + differences.size() * slice_of(dim_, r, ranks_).size() * sizeof(T));
   for (std::size_t k = 0; k < differences.size(); ++k) {
     const auto& [first, second, has_second] = differences[k];
     const T* x = pointer(first);
@@ -208,16 +210,18 @@ void DenseSliceHolder<T>::combine(std::span<const std::uint64_t> numbers, std::s
 }
 
 template <class T>
-void DenseSliceHolder<T>::drop(std::span<const std::uint64_t> numbers) {
+std::vector<Bytes> DenseSliceHolder<T>::drop(std::span<const std::uint64_t> numbers) {
+  std::vector<Bytes> freed;
   for (const std::uint64_t number : numbers) {
     const auto after = std::upper_bound(parcels_.begin(), parcels_.end(), number,
                                         [](std::uint64_t n, const Parcel& p) { return n < p.first; });
     Parcel& parcel = *std::prev(after);
     if (++parcel.dropped < parcel.count) continue;
     held_bytes_ -= parcel.bytes.size();
-    parcel.bytes = {};
+    freed.push_back(std::exchange(parcel.bytes, {}));
   }
   while (!parcels_.empty() && parcels_.front().dropped == parcels_.front().count) parcels_.pop_front();
+  return freed;
 }
 
 template <class T>

@@ -24,6 +24,7 @@
 #include "cdgrab/state.hpp"
 #include "workers/lanes.hpp"
 #include "workers/message.hpp"
+#include "workers/spares.hpp"
 
 namespace cdgrab {
 
@@ -78,6 +79,8 @@ class Coordinator {
   /// A round, and then what each rank gives: its own words and its slices.
   std::vector<State> save(Outgoing outgoing, State own);
 
+  /// For what is packed, and for what it becomes. Any thread.
+  Spares& spares() { return spares_; }
   /// What has been found since the last call. Any thread.
   std::vector<Fact> take_facts();
   [[nodiscard]] std::uint64_t steps() const { return step_.load(); }
@@ -111,7 +114,7 @@ class Coordinator {
   [[nodiscard]] bool left_anywhere() const;
   /// To be used by another coordinator.
   std::unique_ptr<SliceHolder> take_holder() { return std::move(holder_); }
-  [[nodiscard]] const SliceHolder* holder() const { return holder_.get(); }
+  [[nodiscard]] SliceHolder* holder() { return holder_.get(); }
 
  private:
   /// Makes the holder of rows in memory, unless there is one.
@@ -154,6 +157,8 @@ class Coordinator {
   std::vector<Fact> found_;         ///< in the round under way
   std::mutex facts_mutex_;
   std::vector<Fact> facts_;
+
+  Spares spares_;
 
   // Scratch.
   Products products_;

@@ -54,7 +54,7 @@ void Queue::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
-    if (stop_ || failure_ != nullptr) return;
+    if (jobs_.empty()) return;
     std::function<void()> job = std::move(jobs_.front());
     jobs_.pop_front();
     busy_ = true;

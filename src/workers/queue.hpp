@@ -17,7 +17,7 @@ class Queue {
  public:
   /// `behind`: on a thread, at most `limit` jobs waiting; it is started with the first.
   Queue(bool behind, std::size_t limit);
-  /// Waits for the job under way; those that wait are not run.
+  /// Waits for what was put: other ranks may count on it.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;

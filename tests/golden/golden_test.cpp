@@ -14,10 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "cdgrab/distributed_sampler.hpp"
 #include "cdgrab/error.hpp"
 #include "cdgrab/npy.hpp"
 #include "cdgrab/random.hpp"
 #include "cdgrab/sampler.hpp"
+#include "cdgrab/self_communicator.hpp"
 #include "property/runner.hpp"
 #include "unit/temp_folder.hpp"
 
@@ -188,11 +190,41 @@ std::vector<GoldenOrder> golden_orders() {
       {"score", 101, {0xfe148c4c49c20511, 0xfe148c4c49c20511, 0xfe148c4c49c20511}},
       {"greedy", 32, {0xb7cd25afcb5571b8, 0xb7cd25afcb5571b8, 0xb7cd25afcb5571b8}},
       {"rr; unit=7", 101, {0x0e25c271007e3ba1, 0x0ecd8e6c7133a3fc, 0xb5a8cd885374aefd}},
+      {"cd-pair", 101, {0x8f23bad39014a5cd, 0x82b714a0c07aedde, 0xe8175f84b39731db}},
+      {"cd-pair; tie=minus", 101, {0xf984ff3e051036a6, 0xa79789cfd49fdcbe, 0xe96106c9c9f18788}},
+      {"cd-pair; sign=walk,c=30", 101, {0xe3e919cd72647b5d, 0x6c80235f29e7b0ee, 0x5cc08993074e7ab8}},
+      {"cd-pair; sign=halving", 101, {0x1a75bfc8becb918f, 0x23864d569da0b47d, 0x47d0ff7ab6d5b66d}},
+      {"cd-pair; unit=4", 101, {0x361f68fa4da0c40b, 0x3af61a26682cdbec, 0xca54e3e702e1e159}},
+      {"id-pair", 101, {0x9944375ed11eba07, 0xd05ecba5b69acddc, 0x930f85b0351e372c}},
+      {"id-pair; sign=halving", 101, {0x032691d013e392f7, 0x036c3e0c9776be33, 0xf1e41630b45698ee}},
+      {"d-rr", 101, {0xe3dc16161440f34a, 0x0f15f1083b4e3d8f, 0xc7e4c776ef7f1db0}},
       // clang-format on
   };
 }
 
+/// Seven workers; the hash is of all their orders.
+std::vector<std::uint64_t> hashes_of_workers(const GoldenOrder& golden) {
+  const std::vector<float> rows = integer_rows(golden.examples, kDim);
+  SelfCommunicator self;
+  DistributedSampler sampler(Shares::strided(golden.examples, 7), parse_spec(golden.spec), self, {.seed = 7});
+  std::vector<std::uint64_t> hashes;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (std::size_t step = 0; step < golden.examples; ++step) {
+      const std::size_t worker = step % sampler.workers();
+      sampler.next(worker, kBatch);
+      const auto units = sampler.oldest_outstanding(worker, 0, sampler.outstanding(worker));
+      const auto batch = cases::gather(rows, kDim, std::span<const Index>(units));
+      sampler.deposit(worker, Rows<float>{batch.data(), units.size(), kDim});
+      if (worker + 1 == sampler.workers()) sampler.step();
+    }
+    sampler.end_epoch();
+    hashes.push_back(sampler.order_hash());
+  }
+  return hashes;
+}
+
 std::vector<std::uint64_t> hashes_of(const GoldenOrder& golden) {
+  if (parse_spec(golden.spec).distributed()) return hashes_of_workers(golden);
   const std::size_t n = golden.examples;
   const std::vector<float> rows = integer_rows(n, kDim);
   Sampler sampler(n, parse_spec(golden.spec), {.seed = 7});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The suite of all communicators on MPI ranks, and what they do when one of them fails.
+// The suites of all communicators and of orders on MPI ranks, and what they do when one of them fails.
 //   mpirun -np 3 cdgrab_mpi_ranks suite|few-threads|hang|leave|disagree|die
 #include <fmt/format.h>
 
@@ -14,6 +14,7 @@
 #include "cdgrab/error.hpp"
 #include "cdgrab/mpi/communicator.hpp"
 #include "conformance/communicator_suite.hpp"
+#include "conformance/orders_suite.hpp"
 
 namespace {
 
@@ -69,6 +70,7 @@ void suite() {
     cdgrab::suite::check_communicator(world);
     check_group_of_the_caller(world);
     check_long_pieces_are_cut();
+    cdgrab::suite::check_orders(world);
   }
   int finalised = 0;
   MPI_Finalized(&finalised);

@@ -22,6 +22,8 @@ class ParameterSet {
   explicit ParameterSet(std::vector<std::pair<std::string, at::Tensor>> named,
                         std::string_view pattern = "*");
 
+  /// Those that were named and count, as they were given; empty if none were named.
+  [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> named() const;
   [[nodiscard]] bool contains(const at::Tensor& parameter) const;
   /// Empty where it is not known.
   [[nodiscard]] std::string name(const at::Tensor& parameter) const;
