@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 import torch.utils.data
+from torch.distributed.algorithms.join import Joinable, JoinHook
 
 from cdgrab._native import Native, observe_options
 from cdgrab.errors import UserError
@@ -32,7 +33,7 @@ class _Given(NamedTuple):
     repeats: bool
 
 
-class DistributedSampler(torch.utils.data.DistributedSampler[Any]):
+class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
     """Hands each rank the examples of its worker, in an order that all workers learn together.
 
     A drop-in for ``torch.utils.data.DistributedSampler`` under torchrun, in one process too:
@@ -65,7 +66,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any]):
         shares: the examples of each worker; every workers-th if not given.
         group: the process group; the default one if not given.
         padding: what becomes of workers that have fewer examples than others. ``"pad"``: they repeat some, which are
-            trained on and not balanced again; ``"drop"``: the others leave out their last; ``"uneven"``: nothing.
+            trained on and not balanced again; ``"drop"``: the others leave out their last; ``"uneven"``: nothing; train
+            DDP inside ``Join([model, sampler])`` then.
         overlap: balance on a thread of its own, while training goes on. The same order.
         timeout: seconds that a rank waits for another before it raises CommunicationError.
         hold_limit: bytes that a rank may hold until signs fall (docs/distributed.md, what it costs).
@@ -100,6 +102,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any]):
         if not shuffle:
             raise UserError("shuffle=False; the order is learnt: torch's own DistributedSampler has a fixed one")
         self._options = observe_options(reduction, batch_axis, parameters, pattern, budget)
+        Joinable.__init__(self)
+        self._given_group = group
         self._group = _group_with_messages(group)
         # torch's own __init__ would ask for a process group where one process has none.
         self.num_replicas, self.rank = _place(self._group, num_replicas, rank)
@@ -252,6 +256,18 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any]):
         self._passed.clear()
         self._iterator = None
         self._seen = self._through = self._loaded = False
+
+    def join_hook(self, **_: Any) -> JoinHook:
+        """For torch's Join, after the model: a rank that is through goes on answering the others' rounds."""
+        return _Answering(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def join_process_group(self) -> Any:
+        return self._given_group or dist.group.WORLD
 
     # -- what there is to know ---------------------------------------------------------------------------------
 
@@ -642,6 +658,17 @@ def _in_turn(lanes: list[tuple[int, torch.Tensor, int]], block: int) -> Iterator
             real = len(examples) - repeats
             for k, example in enumerate(examples[first : first + block].tolist(), start=first):
                 yield _Given(worker, example, k >= real)
+
+
+class _Answering(JoinHook):
+    """A round with nothing to say for every step of a rank that goes on."""
+
+    def __init__(self, sampler: DistributedSampler) -> None:
+        self._sampler = sampler
+
+    def main_hook(self) -> None:
+        if self._sampler._native.balances():
+            self._sampler._native.step()
 
 
 class _Averaging:

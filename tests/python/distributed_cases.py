@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib.util
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from order_server import integer_gradient, next_orders
 from ranks import run_cases
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import BatchSampler
 from training import Task, flat
@@ -199,6 +201,24 @@ def workers_pad_drop_or_stay_uneven_as_told() -> None:
 
 
 @case
+def uneven_ranks_train_together_inside_join() -> None:
+    """Rank 0 has a batch more than the others."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    n = 6 * ranks + 1
+    sampler = cdgrab.DistributedSampler(n, padding="uneven")
+    training = Training(sampler, n)
+    for _ in range(2):
+        orders = orders_of(sampler)
+        with Join([training.model, sampler]):
+            visited = flat([training.step(batch) for batch in training.task.loader(sampler, 3)])
+        assert visited == orders[rank]
+        assert len(visited) == (7 if rank == 0 else 6)
+    sampler.end_epoch()
+    assert same_everywhere(sampler.order_hash())
+    assert [sampler.last_report(w)["unobserved"] for w in range(ranks)] == [0] * ranks
+
+
+@case
 def resuming_equals_never_stopping() -> None:
     n = 9 * dist.get_world_size() + 1
     stop, rest = 2, slice(6, None)  # steps; 4 make an epoch, the last of them of one example
@@ -295,6 +315,8 @@ def a_state_of_other_ranks_goes_on_bit_for_bit() -> None:
 
 @case
 def a_framework_that_deals_batches_gives_each_rank_its_workers() -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        return
     from accelerate.data_loader import BatchSamplerShard
 
     ranks, rank = dist.get_world_size(), dist.get_rank()
@@ -334,6 +356,8 @@ def a_framework_that_deals_batches_gives_each_rank_its_workers() -> None:
 
 @case
 def accelerate_trains_with_a_global_order() -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        return
     from accelerate import Accelerator
 
     n = 8 * dist.get_world_size() + 3
