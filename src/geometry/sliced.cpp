@@ -91,7 +91,7 @@ bool DenseSliceSender<T>::finite(std::size_t row) {
 template <class T>
 std::size_t DenseSliceSender<T>::pack(std::span<const Vector> differences, std::span<Bytes> out) {
   for (std::size_t r = 0; r < ranks_; ++r)
-    out[r].reserve(out[r].size() + differences.size() * slice_of(dim_, r, ranks_).size() * sizeof(T));
+    if (out[r].empty()) out[r].reserve(differences.size() * slice_of(dim_, r, ranks_).size() * sizeof(T));
   for (std::size_t k = 0; k < differences.size(); ++k) {
     const auto& [first, second, has_second] = differences[k];
     const T* x = pointer(first);

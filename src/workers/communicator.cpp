@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "cdgrab/error.hpp"
@@ -51,6 +52,18 @@ void add_rows(const std::vector<double>& table, std::span<double> sum) {
   for (std::size_t at = sum.size(); at < table.size(); at += sum.size())
     for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += table[at + k];
 }
+
+// What all_gather sends before lengths are known: short pieces whole.
+struct Beginning {
+  std::uint64_t length = 0;
+  std::array<std::byte, 56> bytes{};
+
+  explicit Beginning(Sent piece = {}) : length(piece.size()) {
+    std::copy_n(piece.begin(), std::min(piece.size(), bytes.size()), bytes.begin());
+  }
+  [[nodiscard]] Sent here() const { return Sent(bytes).first(std::min<std::size_t>(length, bytes.size())); }
+};
+static_assert(sizeof(Beginning) == 64);
 
 template <class Piece>
 std::uint64_t bytes_of_others(std::span<const Piece> pieces, std::size_t own) {
@@ -126,18 +139,22 @@ void Communicator::sum_by_pieces(std::span<double> values) {
 
 std::vector<std::vector<std::byte>> Communicator::all_gather(Sent mine) {
   ++traffic_[static_cast<std::size_t>(Verb::kAllGather)].calls;
-  const std::uint64_t length = mine.size();
-  std::vector<std::uint64_t> lengths(ranks());
+  const Beginning own(mine);
+  std::vector<Beginning> beginnings(ranks());
   std::vector<Received> receive(ranks());
-  for (std::size_t r = 0; r < ranks(); ++r) receive[r] = std::as_writable_bytes(std::span(&lengths[r], 1));
-  gather(Verb::kAllGather, std::as_bytes(std::span(&length, 1)), receive);
+  for (std::size_t r = 0; r < ranks(); ++r) receive[r] = std::as_writable_bytes(std::span(&beginnings[r], 1));
+  gather(Verb::kAllGather, std::as_bytes(std::span(&own, 1)), receive);
 
   std::vector<std::vector<std::byte>> gathered(ranks());
+  bool finished = true;
   for (std::size_t r = 0; r < ranks(); ++r) {
-    gathered[r].resize(lengths[r]);
-    receive[r] = gathered[r];
+    const Sent here = beginnings[r].here();
+    gathered[r].resize(beginnings[r].length);
+    std::copy(here.begin(), here.end(), gathered[r].begin());
+    receive[r] = std::span(gathered[r]).subspan(here.size());
+    finished = finished && receive[r].empty();
   }
-  gather(Verb::kAllGather, mine, receive);
+  if (!finished) gather(Verb::kAllGather, mine.subspan(own.here().size()), receive);
   return gathered;
 }
 

@@ -10,27 +10,47 @@
 namespace cdgrab {
 namespace {
 
+// Every rank sends its message to every other, so it is written short. Integers take 7 bits to the byte;
+// lists are written as their differences, the same one several times over as one: a run of positions, or of
+// equal sizes, takes a few bytes.
+
+using Word = std::uint64_t;
+
+/// Small numbers of either sign become small ones.
+constexpr Word zigzag(Word difference) { return (difference << 1) ^ (Word{0} - (difference >> 63)); }
+constexpr Word unzigzag(Word word) { return (word >> 1) ^ (Word{0} - (word & 1)); }
+
 class Writer {
  public:
   template <class T>
-  void put(const T& value) {
-    put(std::span<const T>(&value, 1));
+  requires(std::is_integral_v<T> || std::is_enum_v<T>) void put(const T& value) {
+    Word word = static_cast<Word>(value);
+    for (; word >= 128; word >>= 7) bytes_.push_back(static_cast<std::byte>(word | 128));
+    bytes_.push_back(static_cast<std::byte>(word));
   }
-  template <class T>
-  void put(std::span<const T> values) {
-    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
-    const auto bytes = std::as_bytes(values);
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-  }
-  /// With their number.
+  void put(const double& value) { put_whole(value); }
   template <class T>
   void put(const std::vector<T>& values) {
-    put(static_cast<std::uint32_t>(values.size()));
-    put(std::span<const T>(values));
+    put(values.size());
+    Word last = 0;
+    for (std::size_t k = 0; k < values.size();) {
+      const Word difference = static_cast<Word>(values[k]) - last;
+      std::size_t times = 0;
+      for (; k < values.size() && static_cast<Word>(values[k]) - last == difference; ++k, ++times)
+        last = static_cast<Word>(values[k]);
+      put(zigzag(difference));
+      put(times);
+    }
   }
   Bytes take() { return std::move(bytes_); }
 
  private:
+  template <class T>
+  void put_whole(const T& value) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+
   Bytes bytes_;
 };
 
@@ -39,19 +59,40 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   template <class T>
-  void get(T& value) {
-    get(&value, 1);
+  requires(std::is_integral_v<T> || std::is_enum_v<T>) void get(T& value) {
+    Word word = 0;
+    for (int shift = 0;; shift += 7) {
+      if (bytes_.empty() || shift > 63) refuse();
+      const Word byte = static_cast<Word>(bytes_.front());
+      bytes_ = bytes_.subspan(1);
+      word |= (byte & 127) << shift;
+      if (byte < 128) break;
+    }
+    value = static_cast<T>(word);
   }
+  void get(double& value) { get_whole(value); }
   template <class T>
   void get(std::vector<T>& values) {
-    values.resize(count(sizeof(T)));
-    get(values.data(), values.size());
+    std::uint32_t size = 0;
+    get(size);
+    Word last = 0;
+    while (values.size() < size) {
+      Word difference = 0;
+      std::size_t times = 0;
+      get(difference);
+      get(times);
+      if (times == 0 || times > size - values.size()) refuse();
+      for (; times > 0; --times) {
+        last += unzigzag(difference);
+        values.push_back(static_cast<T>(last));
+      }
+    }
   }
-  /// A number of things that take at least so many bytes each.
-  std::uint32_t count(std::size_t each) {
-    std::uint32_t count = 0;
+  /// A number of things, each of which takes a byte at least.
+  std::size_t count() {
+    std::size_t count = 0;
     get(count);
-    if (count > bytes_.size() / each) refuse();
+    if (count > bytes_.size()) refuse();
     return count;
   }
   void finish() const {
@@ -60,11 +101,10 @@ class Reader {
 
  private:
   template <class T>
-  void get(T* values, std::size_t count) {
-    const std::size_t size = count * sizeof(T);
-    if (size > bytes_.size()) refuse();
-    if (size > 0) std::memcpy(values, bytes_.data(), size);
-    bytes_ = bytes_.subspan(size);
+  void get_whole(T& value) {
+    if (bytes_.size() < sizeof(T)) refuse();
+    std::memcpy(&value, bytes_.data(), sizeof(T));
+    bytes_ = bytes_.subspan(sizeof(T));
   }
   [[noreturn]] static void refuse() {
     throw CommunicationError("round",
@@ -120,9 +160,9 @@ Bytes encode_message(const Message& message) {
   Writer writer;
   const auto put = [&](const auto& value) { writer.put(value); };
   visit_head(put, message);
-  put(static_cast<std::uint32_t>(message.arrivals.size()));
+  put(message.arrivals.size());
   for (const Arrivals& arrivals : message.arrivals) visit_arrivals(put, arrivals);
-  put(static_cast<std::uint32_t>(message.gradients.size()));
+  put(message.gradients.size());
   for (const Gradient& gradient : message.gradients) visit_gradient(put, gradient);
   return writer.take();
 }
@@ -132,9 +172,9 @@ Message decode_message(std::span<const std::byte> bytes) {
   Message message;
   const auto get = [&](auto& value) { reader.get(value); };
   visit_head(get, message);
-  message.arrivals.resize(reader.count(3 * sizeof(std::uint32_t)));
+  message.arrivals.resize(reader.count());
   for (Arrivals& arrivals : message.arrivals) visit_arrivals(get, arrivals);
-  message.gradients.resize(reader.count(sizeof(double)));
+  message.gradients.resize(reader.count());
   for (Gradient& gradient : message.gradients) visit_gradient(get, gradient);
   reader.finish();
   return message;
