@@ -189,6 +189,9 @@ class DistributedSampler::Impl {
   void start_first_epoch();
   void start_epoch_rounds();
   [[nodiscard]] Coordinator::Plan plan() const;
+  [[nodiscard]] std::size_t holders(std::size_t dim) const {
+    return dim <= options_.whole_up_to ? 1 : communicator_->ranks();
+  }
   template <class T>
   void check_vectors(std::size_t dim, const char* where);
   template <class T>
@@ -286,8 +289,14 @@ DistributedSampler::Impl::Impl(const Impl& like, std::uint64_t seed)
 }
 
 Coordinator::Plan DistributedSampler::Impl::plan() const {
-  const std::uint64_t made[] = {hash_of(print_spec(spec_)), options_.seed, shares_.fingerprint()};
-  return {spec_, options_.seed, hash_of(made), unit_counts(shares_, spec_.unit), options_.hold_limit};
+  const std::uint64_t made[] = {hash_of(print_spec(spec_)), options_.seed, shares_.fingerprint(),
+                                options_.whole_up_to};
+  return {spec_,
+          options_.seed,
+          hash_of(made),
+          unit_counts(shares_, spec_.unit),
+          options_.hold_limit,
+          options_.whole_up_to};
 }
 
 void DistributedSampler::Impl::make_workers() {
@@ -431,7 +440,7 @@ void DistributedSampler::Impl::prepare(std::size_t input_dim) {
   way.sketch = make_sketch<T>(spec_.sketch, units_, input_dim, options_.shapes, options_.seed);
   const std::size_t dim = way.sketch == nullptr ? input_dim : way.sketch->output_dim();
   if (coordinates() && way.sender == nullptr) {
-    auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks());
+    auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks(), holders(dim));
     way.sender = sender.get();
     sender_ = std::move(sender);
   }
@@ -1047,10 +1056,10 @@ void DistributedSampler::Impl::load_slices(const State& state, bool same_shares,
   SliceHolder* holder = old.coordinator_->holder();
   if (own_geometry_) {
     const auto dense = [&]<class T>(T) {
-      auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks());
+      auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks(), holders(dim));
       path<T>().sender = sender.get();
       sender_ = std::move(sender);
-      made = std::make_unique<DenseSliceHolder<T>>(dim, communicator_->rank(), communicator_->ranks());
+      made = std::make_unique<DenseSliceHolder<T>>(dim, communicator_->rank(), holders(dim));
     };
     if (stored_type(state, "geometry.dtype") == DType::kF32)
       dense(float{});

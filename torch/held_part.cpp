@@ -52,7 +52,7 @@ class HeldRows final : public HeldPart {
   void combine(std::span<const std::uint64_t> numbers, std::span<const int> signs) override {
     rows_.combine(numbers, signs);
   }
-  void drop(std::span<const std::uint64_t> numbers) override { rows_.drop(numbers); }
+  void drop(std::span<const std::uint64_t> numbers) override { static_cast<void>(rows_.drop(numbers)); }
   void clear() override { rows_.clear(); }
   [[nodiscard]] Tensor accumulator() const override {
     return tensor_of(rows_.accumulator(), {size_}, kScalarType<T>);

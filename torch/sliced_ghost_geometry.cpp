@@ -544,6 +544,21 @@ void GhostSliceHolder::hold(Bytes packed, std::size_t count) {
     throw InvariantError("SliceHolder::hold", fmt::format("{} pairs in messages of {}", held, count));
 }
 
+/// As for rows in memory if there are many of these; the Gram matrix of factors is cheap, and what costs is
+/// to read their accumulator.
+std::size_t GhostSliceHolder::chunk() const {
+  std::int64_t rows = 0;
+  bool factors = false;
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    if (kinds_[k] == Kind::kFactors)
+      factors = true;
+    else
+      rows += parts_.parts()[k].dim();
+  }
+  if (rows / static_cast<std::int64_t>(ranks_) > 4096) return 8;
+  return factors ? 32 : 16;
+}
+
 std::size_t GhostSliceHolder::held_bytes() const {
   std::size_t bytes = 0;
   for (const auto& part : held_)
@@ -601,11 +616,12 @@ void GhostSliceHolder::combine(std::span<const std::uint64_t> numbers, std::span
   }
 }
 
-void GhostSliceHolder::drop(std::span<const std::uint64_t> numbers) {
+std::vector<Bytes> GhostSliceHolder::drop(std::span<const std::uint64_t> numbers) {
   for (std::size_t part = 0; part < held_.size(); ++part)
     if (held_[part] != nullptr) held_[part]->drop(find(part, numbers).numbers);
   for (const std::uint64_t number : numbers) ++parcels_[place_of(number)].dropped;
   while (!parcels_.empty() && parcels_.front().dropped == parcels_.front().count) parcels_.pop_front();
+  return {};
 }
 
 void GhostSliceHolder::clear() {

@@ -131,10 +131,11 @@ class GhostSliceHolder final : public SliceHolder {
   [[nodiscard]] std::size_t dim() const override { return parts_.dim(); }
   [[nodiscard]] DType dtype() const override { return parts_.wide() ? DType::kF64 : DType::kF32; }
   void hold(Bytes packed, std::size_t count) override;
+  [[nodiscard]] std::size_t chunk() const override;
   [[nodiscard]] std::size_t held_bytes() const override;
   void products(std::span<const std::uint64_t> numbers, Wanted wanted, Products& out) override;
   void combine(std::span<const std::uint64_t> numbers, std::span<const int> signs) override;
-  void drop(std::span<const std::uint64_t> numbers) override;
+  std::vector<Bytes> drop(std::span<const std::uint64_t> numbers) override;
   void clear() override;
   [[nodiscard]] Bytes accumulator() const override;
   void set_accumulator(Bytes part) override;
