@@ -239,7 +239,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 f"register_comm_hook on a rank with {len(self._hosted)} workers; a model has one gradient: start as "
                 "many ranks as workers"
             )
-        model.register_comm_hook(_Averaging(self, model), _Averaging.average)
+        # DDP looks at the annotations of a hook, and takes none for these.
+        model.register_comm_hook(_Averaging(self, model), lambda state, bucket: state.average(bucket))
 
     def set_epoch(self, epoch: int) -> None:
         """Advisory, for loops that call it: the order is state, and no function of the epoch's number."""

@@ -213,7 +213,7 @@ def uneven_ranks_train_together_inside_join() -> None:
             visited = flat([training.step(batch) for batch in training.task.loader(sampler, 3)])
         assert visited == orders[rank]
         assert len(visited) == (7 if rank == 0 else 6)
-    sampler.end_epoch()
+        sampler.end_epoch()
     assert same_everywhere(sampler.order_hash())
     assert [sampler.last_report(w)["unobserved"] for w in range(ranks)] == [0] * ranks
 
@@ -376,7 +376,7 @@ def accelerate_trains_with_a_global_order() -> None:
             optimizer.step()
             visited += indices.tolist()
         assert visited[: len(orders[sampler.rank])] == orders[sampler.rank]
-    sampler.end_epoch()
+        sampler.end_epoch()
     assert same_everywhere(sampler.order_hash())
     assert sampler.last_report()["unobserved"] == 0
 
