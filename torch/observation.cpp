@@ -54,7 +54,6 @@ class Observation::WholeHook final : public ::torch::autograd::FunctionPostHook 
 namespace {
 
 void check_loss(const Tensor& loss, std::int64_t batch) {
-  if (batch < 1) throw UserError("observe", fmt::format("a batch of {}; at least 1 is allowed", batch));
   if (!loss.defined() || loss.grad_fn() == nullptr)
     throw UserError("observe",
                     "the loss has no graph; observe the tensor that backward() will be called on, with "
@@ -137,16 +136,19 @@ Graph read_graph(const Tensor& loss, std::int64_t batch, const ObserveOptions& o
 
 std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t batch,
                                                 const ObserveOptions& options, Finish finish, Forms forms) {
-  check_loss(loss, batch);
+  if (batch < 1) throw UserError("observe", fmt::format("a batch of {}; at least 1 is allowed", batch));
+  const std::int64_t rows = batch + options.repeats;
+  check_loss(loss, rows);
   const at::NoGradGuard no_grad;
-  const Graph graph = read_graph(loss, batch, options);
+  const Graph graph = read_graph(loss, rows, options);
   if (graph.uses.empty())
     throw UserError(
         "observe",
         "the loss depends on no parameter that counts; check requires_grad and ObserveOptions::parameters");
 
   auto observation = std::make_shared<Observation>();
-  observation->batch_ = batch;
+  observation->batch_ = rows;
+  observation->repeats_ = options.repeats;
   observation->sum_ = options.sum;
   observation->per_example_ = loss.dim() == 1;
   observation->budget_ = options.budget;
@@ -301,10 +303,12 @@ void Observation::end() {
                                 "losses whose whole graph is differentiated",
                                 left_, uses_.size()));
   const at::NoGradGuard no_grad;
-  Observed observed{batch_, {}, seconds_};
+  Observed observed{batch_ - repeats_, {}, seconds_};
   for (Collected& c : collected_) {
     if (!c.sum) continue;
     if (c.left > 0) complete(c);  // a use that no gradient reached
+    if (repeats_ > 0)
+      c.sum = c.sum->select(at::arange(observed.batch, c.parameter.options().dtype(at::kLong)));
     observed.parameters.push_back({c.parameter, std::move(*c.sum), c.name});
   }
   collected_.clear();

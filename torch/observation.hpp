@@ -37,8 +37,8 @@ class Observation : public std::enable_shared_from_this<Observation> {
   /// Whether gradients are to be formed, within the budget.
   using Forms = std::function<bool(const Contribution&)>;
 
-  /// Reads the graph of `loss`, a scalar or one number per example, and waits for its backward, at the
-  /// end of which `finish` is called. Throws UserError.
+  /// Reads the graph of `loss`, a scalar or one number per row, and waits for its backward, at the end of
+  /// which `finish` is called. Rows are the `batch` and those that options.repeats adds. Throws UserError.
   static std::shared_ptr<Observation> start(const Tensor& loss, std::int64_t batch,
                                             const ObserveOptions& options, Finish finish,
                                             Forms forms = &Contribution::prefers_rows);
@@ -70,7 +70,8 @@ class Observation : public std::enable_shared_from_this<Observation> {
   void form_within_budget(Contribution& sum);
   void end();
 
-  std::int64_t batch_ = 0;
+  std::int64_t batch_ = 0;    ///< rows, those that repeat others included
+  std::int64_t repeats_ = 0;  ///< the last of them
   bool sum_ = false;
   bool per_example_ = false;
   std::size_t budget_ = 0;  ///< what is left of it

@@ -1,133 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one route into Python: torch.classes.cdgrab. No algorithm here, only types that torch can carry.
-#include <torch/custom_class.h>
+#include "registration.hpp"
 
-#include <algorithm>
-#include <cstring>
-#include <type_traits>
-#include <utility>
-
-#include "autograd.hpp"
-#include "cdgrab/error.hpp"
 #include "cdgrab/torch/sampler.hpp"
 
 namespace cdgrab::torch {
 namespace {
-
-using Integers = c10::Dict<std::string, std::int64_t>;
-using Numbers = c10::Dict<std::string, double>;
-using Texts = c10::Dict<std::string, std::string>;
-using Tensors = c10::Dict<std::string, Tensor>;
-
-[[noreturn]] void pass_on(const char* kind, const std::exception& error) {
-  throw std::runtime_error(std::string("cdgrab.") + kind + ": " + error.what());
-}
-
-/// Only the message of an exception crosses into Python: its kind goes along as the first word.
-template <class Result, class... Arguments>
-auto guarded(Result (*function)(Arguments...)) {
-  return [function](Arguments... arguments) -> Result {
-    try {
-      return function(std::forward<Arguments>(arguments)...);
-    } catch (const UserError& error) {
-      pass_on("UserError", error);
-    } catch (const StateMismatch& error) {
-      pass_on("StateMismatch", error);
-    } catch (const FileError& error) {
-      pass_on("FileError", error);
-    } catch (const CommunicationError& error) {
-      pass_on("CommunicationError", error);
-    } catch (const InvariantError& error) {
-      pass_on("InvariantError", error);
-    }
-  };
-}
-
-std::size_t count_of(std::int64_t value, const char* what) {
-  if (value >= 0) return static_cast<std::size_t>(value);
-  throw UserError("cdgrab", std::string(what) + " is " + std::to_string(value) + "; 0 or more is allowed");
-}
-
-template <class Range>
-Tensor as_tensor(const Range& values) {
-  Tensor out = at::empty({static_cast<std::int64_t>(std::size(values))}, at::kLong);
-  std::copy(std::begin(values), std::end(values), out.data_ptr<std::int64_t>());
-  return out;
-}
-
-/// Indices as torch has them; what does not fit becomes an index that is out of range for sure.
-std::vector<std::size_t> as_indices(const Tensor& indices) {
-  if (indices.dim() != 1 || c10::isFloatingType(indices.scalar_type()))
-    throw UserError("indices", "a tensor that is not one row of integers; give one index per example");
-  const Tensor list = indices.to(at::kCPU, at::kLong).contiguous();
-  const auto* first = list.const_data_ptr<std::int64_t>();
-  std::vector<std::size_t> all;
-  for (std::int64_t i = 0; i < list.numel(); ++i)
-    all.push_back(first[i] < 0 ? kMaxExamples : static_cast<std::size_t>(first[i]));
-  return all;
-}
-
-std::vector<Index> as_order(const Tensor& order) {
-  std::vector<Index> all;
-  for (const std::size_t i : as_indices(order)) all.push_back(static_cast<Index>(std::min(i, kMaxExamples)));
-  return all;
-}
-
-/// torch has no arithmetic for unsigned types, and other libraries trip over them: the same bits, signed.
-at::ScalarType scalar_type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kU8:
-      return at::kByte;
-    case DType::kU16:
-      return at::kShort;
-    case DType::kU32:
-      return at::kInt;
-    case DType::kI64:
-      return at::kLong;
-    case DType::kF32:
-      return at::kFloat;
-    case DType::kF64:
-      return at::kDouble;
-  }
-  throw InvariantError("state", "an array of unknown type");
-}
-
-DType dtype_of(const std::string& key, at::ScalarType type) {
-  for (const DType dtype : {DType::kU8, DType::kU16, DType::kU32, DType::kI64, DType::kF32, DType::kF64})
-    if (scalar_type_of(dtype) == type) return dtype;
-  throw StateMismatch(key, std::string("a tensor of ") + c10::toString(type) + ", which no state holds");
-}
-
-Tensor as_tensor(const Array& array) {
-  std::vector<std::int64_t> shape(array.shape.begin(), array.shape.end());
-  Tensor out = at::empty(shape, scalar_type_of(array.dtype));
-  if (!array.bytes.empty()) std::memcpy(out.data_ptr(), array.bytes.data(), array.bytes.size());
-  return out;
-}
-
-Array as_array(const std::string& key, const Tensor& tensor) {
-  const Tensor flat = tensor.detach().to(at::kCPU).contiguous();
-  Array array{dtype_of(key, flat.scalar_type()), {flat.sizes().begin(), flat.sizes().end()}, {}};
-  array.bytes.resize(flat.nbytes());
-  if (!array.bytes.empty()) std::memcpy(array.bytes.data(), flat.const_data_ptr(), array.bytes.size());
-  return array;
-}
-
-struct Parameters : ::torch::CustomClassHolder {
-  explicit Parameters(ParameterSet parameters) : set(std::move(parameters)) {}
-  ParameterSet set;
-};
-using ParametersPtr = c10::intrusive_ptr<Parameters>;
-
-ObserveOptions observe_options(bool sum, std::int64_t batch_axis,
-                               const std::optional<ParametersPtr>& parameters, std::int64_t budget) {
-  ObserveOptions options;
-  options.sum = sum;
-  options.batch_axis = batch_axis;
-  if (parameters) options.parameters = (*parameters)->set;
-  if (budget >= 0) options.budget = static_cast<std::size_t>(budget);
-  return options;
-}
 
 struct Handle : ::torch::CustomClassHolder {
   explicit Handle(Sampler s) : sampler(std::move(s)) {}
@@ -141,20 +19,6 @@ struct Geometry : ::torch::CustomClassHolder {
 };
 using GeometrySelf = const c10::intrusive_ptr<Geometry>&;
 
-std::tuple<std::int64_t, std::int64_t> as_tuple(const Position& position) {
-  return {static_cast<std::int64_t>(position.epoch), static_cast<std::int64_t>(position.handed_out)};
-}
-
-Integers as_dict(const EpochReport& report) {
-  Integers all;
-  all.insert("epoch", static_cast<std::int64_t>(report.epoch));
-  all.insert("observed", static_cast<std::int64_t>(report.observed));
-  all.insert("not_finite", static_cast<std::int64_t>(report.not_finite));
-  all.insert("unpaired", static_cast<std::int64_t>(report.unpaired));
-  all.insert("unobserved", static_cast<std::int64_t>(report.unobserved));
-  return all;
-}
-
 Numbers herding_of(cdgrab::Sampler& core) {
   Numbers all;
   if (!core.herding()) return all;
@@ -165,7 +29,7 @@ Numbers herding_of(cdgrab::Sampler& core) {
   return all;
 }
 
-Numbers as_dict(const ObserveTimings& timings) {
+Numbers timings_of(const ObserveTimings& timings) {
   Numbers all;
   all.insert("walk", timings.walk);
   all.insert("gradients", timings.gradients);
@@ -176,26 +40,6 @@ Numbers as_dict(const ObserveTimings& timings) {
   return all;
 }
 
-std::tuple<Integers, Numbers, Texts, Tensors> as_dicts(const State& state) {
-  std::tuple<Integers, Numbers, Texts, Tensors> all;
-  for (const auto& [key, value] : state.entries()) {
-    if (const auto* integer = std::get_if<std::int64_t>(&value)) std::get<0>(all).insert(key, *integer);
-    if (const auto* number = std::get_if<double>(&value)) std::get<1>(all).insert(key, *number);
-    if (const auto* text = std::get_if<std::string>(&value)) std::get<2>(all).insert(key, *text);
-    if (const auto* array = std::get_if<Array>(&value)) std::get<3>(all).insert(key, as_tensor(*array));
-  }
-  return all;
-}
-
-State as_state(const Integers& integers, const Numbers& numbers, const Texts& texts, const Tensors& tensors) {
-  State state;
-  for (const auto& item : integers) state.set(item.key(), item.value());
-  for (const auto& item : numbers) state.set(item.key(), item.value());
-  for (const auto& item : texts) state.set(item.key(), std::string(item.value()));
-  for (const auto& item : tensors) state.set(item.key(), as_array(item.key(), item.value()));
-  return state;
-}
-
 c10::intrusive_ptr<Handle> make_sampler(std::int64_t examples, std::string spec, std::int64_t seed,
                                         std::optional<Tensor> initial_order,
                                         std::vector<std::vector<std::int64_t>> shapes, bool record_herding,
@@ -203,10 +47,7 @@ c10::intrusive_ptr<Handle> make_sampler(std::int64_t examples, std::string spec,
   SamplerOptions options;
   options.seed = static_cast<std::uint64_t>(seed);
   if (initial_order) options.initial_order = as_order(*initial_order);
-  for (const auto& shape : shapes) {
-    Shape& to = options.shapes.emplace_back();
-    for (const std::int64_t size : shape) to.push_back(count_of(size, "a size in shapes"));
-  }
+  options.shapes = as_shapes(shapes);
   options.record_herding = record_herding;
   options.record_norms = record_norms;
   options.record_timings = record_timings;
@@ -267,7 +108,7 @@ void define_sampler(::torch::Library& library) {
              std::copy(norms.begin(), norms.end(), out.data_ptr<double>());
              return out;
            }))
-      .def("timings", guarded(+[](Self self) { return as_dict(self->sampler.timings()); }))
+      .def("timings", guarded(+[](Self self) { return timings_of(self->sampler.timings()); }))
       .def("position", guarded(+[](Self self) { return as_tuple(self->core().position()); }))
       .def("trained_position", guarded(+[](Self self) { return as_tuple(self->core().trained_position()); }))
       .def("seek", guarded(+[](Self self, std::int64_t epoch, std::int64_t handed_out) {
@@ -319,6 +160,7 @@ static void define_all(::torch::Library& library) {
   library.class_<Parameters>("ParameterSet").def(::torch::init(guarded(&make_parameters)));
   define_sampler(library);
   define_geometry(library);
+  define_workers(library);
 }
 
 }  // namespace cdgrab::torch

@@ -2,6 +2,7 @@
 """cdgrab: the order in which your model should see its examples."""
 
 from cdgrab._build import TORCH_VERSION, VERSION
+from cdgrab.distributed import DistributedSampler, GlobalOrder
 from cdgrab.errors import CommunicationError, Error, FileError, InvariantError, StateMismatch, UserError
 from cdgrab.geometry import GradientGeometry, gram, norms
 from cdgrab.sampler import BatchSampler, Sampler
@@ -11,8 +12,10 @@ __all__ = [
     "TORCH_VERSION",
     "BatchSampler",
     "CommunicationError",
+    "DistributedSampler",
     "Error",
     "FileError",
+    "GlobalOrder",
     "GradientGeometry",
     "InvariantError",
     "Sampler",

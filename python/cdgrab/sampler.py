@@ -19,6 +19,39 @@ _CHUNK = 1 << 16
 _STATE_VERSION = 1
 
 
+def asking_for(sampler: object) -> Any:
+    """Who makes batches of it, for its __iter__: a loader's own batch sampler says `iter(self.sampler)`, and not who
+    it is, but it stands in the frame. None if nobody does."""
+    asking = sys._getframe(2).f_locals.get("self")
+    return asking if getattr(asking, "sampler", None) is sampler else None
+
+
+def to_entries(state: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """A state of the library's, which comes by kinds, as one dict."""
+    entries: dict[str, Any] = {}
+    for kind in state:
+        entries.update(kind)
+    entries["version"] = _STATE_VERSION
+    return entries
+
+
+def from_entries(state: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """And back: integers, numbers, texts and tensors."""
+    entries = dict(state)
+    version = entries.pop("version", None)
+    if version != _STATE_VERSION:
+        raise StateMismatch(
+            f"a state of version {version!r}; {_STATE_VERSION} is read: was it made by state_dict() of a sampler?"
+        )
+    kinds: dict[type, dict[str, Any]] = {int: {}, float: {}, str: {}, torch.Tensor: {}}
+    for key, value in entries.items():
+        kind = next((kind for kind in kinds if isinstance(value, kind)), None)
+        if kind is None:
+            raise StateMismatch(f"{key!r} is a {type(value).__name__}; numbers, texts and tensors are allowed")
+        kinds[kind][key] = value
+    return tuple(kinds.values())
+
+
 class Sampler(torch.utils.data.Sampler[int]):
     """Hands out examples in an order that it learns from the loss.
 
@@ -97,9 +130,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         return int(self._native.examples())
 
     def __iter__(self) -> _Iterator:
-        # A loader's own batch sampler says `iter(self.sampler)`, and not who it is: but it stands in the frame.
-        asking = sys._getframe(1).f_locals.get("self")
-        batches = asking if getattr(asking, "sampler", None) is self else None
+        batches = asking_for(self)
         self._check(batches)
         return _Iterator(self, batches)
 
@@ -225,9 +256,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         What a loader has prefetched and training has not seen is handed out again after a load.
         """
         self._tell()
-        integers, numbers, texts, tensors = self._native.state()
-        state: dict[str, Any] = {**integers, **numbers, **texts, **tensors}
-        state["version"] = _STATE_VERSION
+        state = to_entries(self._native.state())
         state["trained"] = int(self._native.trained_position()[1])
         return state
 
@@ -239,20 +268,11 @@ class Sampler(torch.utils.data.Sampler[int]):
         for loops that skip the batches that were trained on.
         """
         entries = dict(state)
-        version, trained = entries.pop("version", None), entries.pop("trained", None)
-        if version == _STATE_VERSION and not (isinstance(trained, int) and 0 <= trained <= len(self)):
+        trained = entries.pop("trained", None)
+        kinds = from_entries(entries)
+        if not (isinstance(trained, int) and 0 <= trained <= len(self)):
             raise StateMismatch(f"'trained' is {trained!r}; a number of examples up to {len(self)} is needed")
-        if version != _STATE_VERSION:
-            raise StateMismatch(
-                f"a state of version {version!r}; {_STATE_VERSION} is read: was it made by state_dict() of a sampler?"
-            )
-        kinds: dict[type, dict[str, Any]] = {int: {}, float: {}, str: {}, torch.Tensor: {}}
-        for key, value in entries.items():
-            kind = next((kind for kind in kinds if isinstance(value, kind)), None)
-            if kind is None:
-                raise StateMismatch(f"{key!r} is a {type(value).__name__}; numbers, texts and tensors are allowed")
-            kinds[kind][key] = value
-        self._native.load(kinds[int], kinds[float], kinds[str], kinds[torch.Tensor])
+        self._native.load(*kinds)
         self._yielded = 0
         self._iterator = None
         if replay:

@@ -144,3 +144,23 @@ def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path, order: str, 
 
 def test_the_hashes_tell_orders_apart() -> None:
     assert all(pair != rr for pair, rr in zip(uninterrupted("pair"), uninterrupted("rr"), strict=True))
+
+
+def test_ranks_train_together(tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    finished = subprocess.run(
+        [sys.executable, *launcher, EXAMPLES / "train_ddp.py", "--examples", "65", "--epochs", "2", "--state", "order"],
+        env={**os.environ, "PYTHONPATH": PACKAGES, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert finished.returncode == 0, finished.stderr
+    lines = re.findall(r"epoch \d: loss (\d\.\d+), next order ([0-9a-f]{8})", finished.stdout)
+    assert len(lines) == 2
+    assert float(lines[1][0]) < float(lines[0][0])
+    assert lines[0][1] != lines[1][1]
+    read = cdgrab.DistributedSampler(65, workers=2)
+    read.load(tmp_path / "order")
+    assert f"{read.order_hash() & 0xFFFFFFFF:08x}" == lines[1][1]

@@ -26,6 +26,9 @@ struct ObserveOptions {
   /// Bytes of per-example gradients that may be formed and held until the signs fall. Past it they stay
   /// unformed (docs/observe.md, what is held).
   std::size_t budget = std::size_t{512} << 20;
+  /// Rows of the batch, its last ones, that fill it up with examples which count elsewhere: the loss is of
+  /// them too, but they have no vectors. The batch that is named is of the rows before.
+  std::int64_t repeats = 0;
 };
 
 /// Call observe(loss, batch), then loss.backward(); then ask. Vectors are those of docs/math.md, section 6.

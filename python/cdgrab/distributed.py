@@ -1,0 +1,734 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sampler of a data-parallel training: one order for each worker, made together (docs/distributed.md)."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.utils.data
+from torch.distributed.algorithms.join import Joinable, JoinHook
+
+from cdgrab._native import Native, observe_options
+from cdgrab.errors import UserError
+from cdgrab.sampler import asking_for, from_entries, to_entries
+
+_CHUNK = 1 << 16
+_PADDINGS = ("pad", "drop", "uneven")
+_log = logging.getLogger("cdgrab")
+
+
+class _Given(NamedTuple):
+    """An example that was handed out; one that repeats another fills up a pass and is not balanced."""
+
+    worker: int
+    example: int
+    repeats: bool
+
+
+class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
+    """Hands each rank the examples of its worker, in an order that all workers learn together.
+
+    A drop-in for ``torch.utils.data.DistributedSampler`` under torchrun, in one process too:
+
+    >>> import torch, cdgrab
+    >>> model = torch.nn.Linear(3, 2)
+    >>> x, y = torch.randn(10, 3), torch.randint(2, (10,))
+    >>> sampler = cdgrab.DistributedSampler(range(10), seed=0)
+    >>> for epoch in range(2):
+    ...     for batch in torch.utils.data.BatchSampler(sampler, 4, drop_last=False):
+    ...         loss = torch.nn.functional.cross_entropy(model(x[batch]), y[batch])
+    ...         sampler.observe(loss, len(batch))  # the one new line, before backward
+    ...         loss.backward()
+    >>> sampler.report()["observed"]
+    10
+
+    Collective, so to be done by every rank: the backward of an observed loss, step(), a pass over the sampler that
+    follows one with observations, end_epoch(), global_state_dict() and save(). A rank that comes to the end of its
+    epoch answers the others until they have come too.
+
+    Args:
+        dataset: the data set, or how many examples there are.
+        num_replicas, rank: as the process group has them; nothing else is allowed.
+        shuffle: True; examples in their own order are torch's business.
+        seed: of everything random; the same on all ranks, as every argument is.
+        drop_last: True is ``padding="drop"``.
+        order: ``"cd-pair"``, ``"id-pair"``, ``"d-rr"`` and their options, in the words of docs/cli.md.
+        workers: how many there are; as many as ranks if not given. The order depends on this number and not on that
+            of the ranks. A rank with several hands out a batch of each in turn.
+        shares: the examples of each worker; every workers-th if not given.
+        group: the process group; the default one if not given.
+        padding: what becomes of workers that have fewer examples than others. ``"pad"``: they repeat some, which are
+            trained on and not balanced again; ``"drop"``: the others leave out their last; ``"uneven"``: nothing; train
+            DDP inside ``Join([model, sampler])`` then.
+        overlap: balance on a thread of its own, while training goes on. The same order.
+        timeout: seconds that a rank waits for another before it raises CommunicationError.
+        hold_limit: bytes that a rank may hold until signs fall (docs/distributed.md, what it costs).
+        parameters, pattern, reduction, batch_axis, budget, shapes, strict: as in cdgrab.Sampler.
+    """
+
+    def __init__(
+        self,
+        dataset: int | Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        *,
+        order: str = "cd-pair",
+        workers: int | None = None,
+        shares: Sequence[Sequence[int]] | None = None,
+        group: dist.ProcessGroup | None = None,
+        padding: str | None = None,
+        overlap: bool = False,
+        timeout: float | datetime.timedelta = 600.0,
+        hold_limit: int | None = None,
+        parameters: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | None = None,
+        pattern: str | None = None,
+        reduction: str = "mean",
+        batch_axis: int | None = None,
+        budget: int | None = None,
+        shapes: Sequence[Sequence[int]] = (),
+        strict: bool = False,
+    ) -> None:
+        if not shuffle:
+            raise UserError("shuffle=False; the order is learnt: torch's own DistributedSampler has a fixed one")
+        self._options = observe_options(reduction, batch_axis, parameters, pattern, budget)
+        Joinable.__init__(self)
+        self._given_group = group
+        self._group = _group_with_messages(group)
+        # torch's own __init__ would ask for a process group where one process has none.
+        self.num_replicas, self.rank = _place(self._group, num_replicas, rank)
+        self.dataset: Any = range(dataset) if isinstance(dataset, int) else dataset
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self._padding = _padding(padding, drop_last)
+        self._strict = strict
+        if isinstance(timeout, datetime.timedelta):
+            timeout = timeout.total_seconds()
+        if shares is not None and workers not in (None, len(shares)):
+            raise UserError(f"workers={workers} and shares of {len(shares)}; leave workers out")
+        self._native = Native(
+            "DistributedSampler",
+            len(self.dataset),
+            order,
+            self.num_replicas if workers is None else workers,
+            None if shares is None else [torch.as_tensor(share, dtype=torch.int64) for share in shares],
+            seed,
+            "" if self._group is None else self._group.group_name,
+            max(1, round(1000 * timeout)),
+            overlap,
+            -1 if hold_limit is None else hold_limit,
+            [list(shape) for shape in shapes],
+        )
+        self._hosted = range(self._native.first_worker(), self._native.first_worker() + self._native.hosted())
+        self._unit = int(self._native.unit())
+        self._set_lengths()
+        self._yielded: Counter[int] = Counter()  # by worker: handed to the loader, and the library was not told yet
+        self._given: deque[_Given] = deque()  # handed out and not observed, oldest first
+        self._passed: set[int] = set()  # observed before a load, and handed out again for a loop that skips them
+        self._iterator: Iterator[int] | None = None  # the newest
+        self._seen = False  # something was observed in this pass
+        self._through = False  # it has handed out everything
+        self._loaded = False  # and not begun since
+        self._batch = 0  # units, of the loader; 0: not known
+        self._warned: set[str] = set()
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        return _Pass(self, asking_for(self))
+
+    def __repr__(self) -> str:
+        return (
+            f"cdgrab.DistributedSampler({len(self.dataset)}, order={self.order!r}, epoch {self.epoch}, "
+            f"{self.workers} workers, rank {self.rank} of {self.num_replicas})"
+        )
+
+    def global_order(self, block: int) -> GlobalOrder:
+        """For frameworks that deal one sampler's examples to the ranks themselves (docs/distributed.md).
+
+        `block` is what they deal at a time: the batch size, or 1 if they take every world-size-th example.
+        """
+        return GlobalOrder(self, block)
+
+    # -- observing ---------------------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        loss: torch.Tensor,
+        batch_size: int | None = None,
+        *,
+        indices: Sequence[int] | torch.Tensor | None = None,
+    ) -> None:
+        """Read the per-example gradients off the backward of `loss`, when it runs; at its end is a round.
+
+        They are those of the oldest `batch_size` examples handed out and not yet observed; with `indices`, of the
+        examples named, one per row of the batch. `loss` is a scalar or one number per example. Repeats that fill up
+        the last batch are rows as any others, and are not balanced.
+        """
+        self._tell()
+        given = self._outstanding(batch_size, indices, "observe")
+        real = [g for g in given if not g.repeats]
+        if any(g.repeats for g in given[: len(real)]):
+            raise UserError("observe: repeats that are not the last rows of a batch; keep the loader's sequence")
+        if len({g.worker for g in real}) > 1:
+            raise UserError(
+                f"observe: a batch of workers {sorted({g.worker for g in real})}; give the loader a batch size that "
+                "divides the workers' shares, or padding='drop', or start a rank for each worker"
+            )
+        if real:
+            names = torch.tensor([g.example for g in real])
+            self._native.observe_named(real[0].worker, loss, names, len(given) - len(real), *self._options)
+        self._observed(given)
+        if self._native.balances():
+            self._step_after(loss)
+
+    def step(
+        self,
+        per_sample_grads: torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor] | None = None,
+        *,
+        indices: Sequence[int] | torch.Tensor | None = None,
+    ) -> None:
+        """A round, and before it the per-example gradients that you have: B x d, or B x .. tensors, one per parameter.
+
+        Without them it is a round alone: of no use after observe(), whose backward ends with one.
+        """
+        self._tell()
+        if per_sample_grads is not None:
+            self._deposit(per_sample_grads, indices)
+        elif indices is not None:
+            raise UserError("step(indices=..) without gradients; give both or neither")
+        self._native.step()
+
+    def observe_microbatch(self, parameters: Iterable[torch.Tensor]) -> None:
+        """One vector for a whole unit, read from the .grad of `parameters`, and a round; for orders with ``unit=``.
+
+        The gradients are this rank's own: those that DDP has averaged are not. With DDP, register_comm_hook() does
+        this and the averaging in one.
+        """
+        self._tell()
+        given = self._oldest_unit("observe_microbatch")
+        if not given[0].repeats:
+            self._native.observe_microbatch(given[0].worker, list(parameters))
+        self._observed(given)
+        self._batch = 2  # a loader that drops a short batch may leave out the short unit, and no other
+        self._native.step()
+
+    def register_comm_hook(self, model: torch.nn.parallel.DistributedDataParallel) -> None:
+        """Let `model` average its gradients by the sampler, which then sees them: for orders with ``unit=``.
+
+        Every backward that synchronises is one unit, of one worker per rank; there is nothing to observe. The means are
+        DDP's, but for rounding; a batch that is nothing but repeats has no part in them.
+        """
+        if self._unit == 1 and self._native.balances():
+            raise UserError(
+                f"register_comm_hook with order={self.order!r}; a rank's gradient is of a whole batch: use "
+                "'cd-pair; unit=' and the number of examples behind it"
+            )
+        if len(self._hosted) != 1:
+            raise UserError(
+                f"register_comm_hook on a rank with {len(self._hosted)} workers; a model has one gradient: start as "
+                "many ranks as workers"
+            )
+        # DDP looks at the annotations of a hook, and takes none for these.
+        model.register_comm_hook(_Averaging(self, model), lambda state, bucket: state.average(bucket))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Advisory, for loops that call it: the order is state, and no function of the epoch's number."""
+        if epoch not in (self.epoch, self.epoch + 1):
+            self._warn(
+                "set_epoch", f"set_epoch({epoch}) in epoch {self.epoch} changes nothing: the order is part of the state"
+            )
+
+    def end_epoch(self) -> None:
+        """Collective: make the next orders now. The next pass does it otherwise."""
+        self._tell()
+        self._native.end_epoch()
+        self._given.clear()
+        self._passed.clear()
+        self._iterator = None
+        self._seen = self._through = self._loaded = False
+
+    def join_hook(self, **_: Any) -> JoinHook:
+        """For torch's Join, after the model: a rank that is through goes on answering the others' rounds."""
+        return _Answering(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def join_process_group(self) -> Any:
+        return self._given_group or dist.group.WORLD
+
+    # -- what there is to know ---------------------------------------------------------------------------------
+
+    @property
+    def order(self) -> str:
+        """The kind of order, in full."""
+        return str(self._native.spec())
+
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        return int(self._native.epoch())
+
+    @property
+    def workers(self) -> int:
+        return int(self._native.workers())
+
+    @property
+    def hosted_workers(self) -> range:
+        """Those whose examples this rank hands out."""
+        return self._hosted
+
+    def current_order(self, worker: int | None = None) -> torch.Tensor:
+        """The order of this epoch of any worker: examples; frozen when it begins."""
+        return self._native.order(self._one(worker))  # type: ignore[no-any-return]
+
+    def order_hash(self) -> int:
+        """Of the orders of all workers: the same on all ranks."""
+        return int(self._native.order_hash())
+
+    def report(self, worker: int | None = None) -> dict[str, int]:
+        """What became of the units of a worker in this epoch, as far as this rank has heard."""
+        self._tell()
+        return dict(self._native.report(self._one(worker)))
+
+    def last_report(self, worker: int | None = None) -> dict[str, int]:
+        """The same of the epoch that ended last."""
+        return dict(self._native.last_report(self._one(worker)))
+
+    def missed_backwards(self) -> int:
+        """Observed losses that were dropped without a backward."""
+        return int(self._native.missed_backwards())
+
+    def traffic(self) -> dict[str, int]:
+        """Calls, bytes sent and bytes received of sum, all_gather and all_to_all; without overlap's."""
+        return dict(self._native.traffic())
+
+    def held_peak(self) -> int:
+        """The most bytes that this rank has held for pairs that waited for their signs."""
+        return int(self._native.held_peak())
+
+    # -- state -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank has, without a word to others: for the same rank of as many.
+
+        All ranks' are to be made after the same step. What a loader has prefetched and training has not seen is handed
+        out again after a load. With `overlap`, it waits for the rounds that were begun.
+        """
+        self._tell()
+        return to_entries(self._native.state())
+
+    def global_state_dict(self) -> dict[str, Any]:
+        """Collective: everything, the same on all ranks, for any number of ranks and of workers."""
+        self._tell()
+        return to_entries(self._native.save())
+
+    def load_state_dict(self, state: Mapping[str, Any], *, replay: bool = False) -> None:
+        """Take back what state_dict() or global_state_dict() gave; local, on all ranks.
+
+        Iteration goes on where training stood, with the examples that were not observed, bit for bit if there are as
+        many workers, and else with each of them once; the log says what changed. With `replay` it goes on at the first
+        example of the same epoch, for loops that skip the batches that were trained on.
+        """
+        kinds = from_entries(state)
+        # What was handed out and not observed was not trained on.
+        for key in kinds[0]:
+            if key.startswith("worker.") and key.endswith(".handed_out"):
+                kinds[0][key] = 0
+        text = self._native.load(*kinds)
+        if text:
+            _log.warning("%s", text)
+        self._yielded.clear()
+        self._given.clear()
+        self._passed.clear()
+        self._iterator = None
+        self._seen = self._through = False
+        self._loaded = True
+        for worker in self._hosted:
+            self._native.seek(worker, *self._native.trained_position(worker))
+            if replay:
+                left = self._native.upcoming(worker, self._native.share_size(worker))
+                self._passed |= set(self._native.order(worker).tolist()) - set(left.tolist())
+                self._native.replay(worker)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Collective: rank 0 writes global_state_dict() as a file that C++ and ``cdgrab inspect`` read too."""
+        self._tell()
+        self._native.save_file(os.fspath(path), self.rank == 0)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Read a file that save() or C++ wrote; on all ranks."""
+        self.load_state_dict(to_entries(self._native.read_file(os.fspath(path))))
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _set_lengths(self) -> None:
+        """num_samples and total_size, of a whole epoch, as torch's sampler has them."""
+        sizes = [int(self._native.share_size(worker)) for worker in range(self.workers)]
+        units = [-(-size // self._unit) for size in sizes]
+        if self._unit > 1 and self._padding == "pad":
+            for worker, size in enumerate(sizes):
+                if size % self._unit and units[worker] < max(units):
+                    raise UserError(
+                        f"worker {worker} has {size} examples, and repeats would come into its short last unit; give "
+                        f"shares that are multiples of unit={self._unit}, or padding='drop' or 'uneven'"
+                    )
+        lengths = [self._length(size, count, units) for size, count in zip(sizes, units, strict=True)]
+        self.num_samples = sum(lengths[worker] for worker in self._hosted)
+        self.total_size = sum(lengths)
+
+    def _length(self, examples: int, units: int, all_units: Sequence[int]) -> int:
+        """Of a worker's pass that has these examples and units left, beside others."""
+        if self._padding == "drop":
+            return min(examples, min(all_units) * self._unit)
+        if self._padding == "pad" and units < max(all_units):
+            return examples + (max(all_units) - units - 1) * self._unit + 1
+        return examples
+
+    def _units_left(self) -> list[int]:
+        return [int(self._native.report(worker)["unobserved"]) for worker in range(self.workers)]
+
+    def _one(self, worker: int | None) -> int:
+        if worker is not None:
+            return worker
+        if len(self._hosted) != 1:
+            raise UserError(f"a rank with {len(self._hosted)} workers; say which: {list(self._hosted)}")
+        return self._hosted[0]
+
+    def _tell(self) -> None:
+        """Handing out one by one is Python's; the library hears of it when it matters."""
+        for worker, count in self._yielded.items():
+            self._native.hand_out(worker, count)
+        self._yielded.clear()
+
+    def _hand_out(self, given: _Given) -> None:
+        if not given.repeats:
+            self._yielded[given.worker] += 1
+        if given.repeats or given.example not in self._passed:
+            self._given.append(given)
+
+    def _begin(self, iterator: Iterator[int], size: int, drop_last: bool) -> None:
+        """Start a pass, and the next epoch if this one was trained on; a peek at a loader starts over."""
+        self._tell()
+        self._complain_of_unobserved()
+        if self._over(size if drop_last else 1):
+            self.end_epoch()
+        self._native.expect_batches(size, drop_last)
+        self._native.begin()
+        self._given.clear()
+        self._seen = self._through = self._loaded = False
+        self._iterator = iterator
+
+    def _over(self, least: int) -> bool:
+        if not self._loaded:
+            return self._seen or self._through
+        left = self._units_left()  # of all, so that all ranks come to the same
+        most = min(left) if self._padding == "drop" else max(left)
+        return most * self._unit < least
+
+    def _lanes(self) -> list[tuple[int, torch.Tensor, int]]:
+        """Of each hosted worker: what it hands out in the pass that begins, and how many of these repeat others."""
+        left = self._units_left()
+        lanes = []
+        for worker in self._hosted:
+            examples = self._native.upcoming(worker, self._native.share_size(worker))
+            length = self._length(len(examples), left[worker], left)
+            repeats = max(0, length - len(examples))
+            lanes.append((worker, self._filled(worker, examples[:length], repeats), repeats))
+        return lanes
+
+    def _filled(self, worker: int, examples: torch.Tensor, repeats: int) -> torch.Tensor:
+        if repeats == 0:
+            return examples
+        head = self._native.order(worker)
+        if len(head) == 0:
+            head = torch.cat([self._native.order(other) for other in range(self.workers)])
+        return torch.cat([examples, head.repeat(-(-repeats // len(head)))[:repeats]])
+
+    def _outstanding(
+        self, count: int | None, indices: Sequence[int] | torch.Tensor | None, where: str
+    ) -> Sequence[_Given]:
+        if (count is None) == (indices is None):
+            raise UserError(f"{where} takes batch_size or indices=, one of the two")
+        if indices is None:
+            if not 1 <= int(count) <= len(self._given):  # type: ignore[arg-type]
+                raise UserError(
+                    f"{where}: a batch of {count}, and {len(self._given)} examples are handed out and not observed; "
+                    "observe every batch once, in the loader's sequence, or name the examples: indices="
+                )
+            return [self._given[k] for k in range(int(count))]  # type: ignore[arg-type]
+        places: dict[int, deque[_Given]] = {}
+        for given in self._given:
+            places.setdefault(given.example, deque()).append(given)
+        found = []
+        for example in torch.as_tensor(indices, dtype=torch.int64).tolist():
+            here = places.get(example)
+            found.append(here.popleft() if here else _Given(int(self._native.owner(example)), example, False))
+        return found
+
+    def _oldest_unit(self, where: str) -> Sequence[_Given]:
+        if not self._given:
+            raise UserError(f"{where}: nothing is handed out that is not observed; iterate over the sampler first")
+        first = self._given[0]
+        unit: list[_Given] = []
+        for given in self._given:
+            if len(unit) == self._unit or (given.worker, given.repeats) != (first.worker, first.repeats):
+                break
+            unit.append(given)
+        return unit
+
+    def _observed(self, given: Sequence[_Given]) -> None:
+        self._seen = True
+        self._batch = len(given)
+        if all(mine is theirs for mine, theirs in zip(self._given, given, strict=False)):
+            for _ in given:
+                self._given.popleft()
+        else:
+            gone = Counter(given)
+            kept: deque[_Given] = deque()
+            for one in self._given:
+                if gone[one] > 0:
+                    gone[one] -= 1
+                else:
+                    kept.append(one)
+            self._given = kept
+
+    def _deposit(
+        self,
+        per_sample_grads: torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor],
+        indices: Sequence[int] | torch.Tensor | None,
+    ) -> None:
+        if isinstance(per_sample_grads, torch.Tensor):
+            rows = [per_sample_grads]
+        elif isinstance(per_sample_grads, Mapping):
+            rows = list(per_sample_grads.values())
+        else:
+            rows = list(per_sample_grads)
+        given = self._outstanding(None if indices is not None else len(rows[0]), indices, "step")
+        if len(given) != len(rows[0]):
+            raise UserError(f"step: {len(rows[0])} rows and {len(given)} examples; one example per row is needed")
+        for worker in sorted({g.worker for g in given}):
+            own = [k for k, g in enumerate(given) if g.worker == worker and not g.repeats]
+            if own:
+                names = torch.tensor([given[k].example for k in own])
+                self._native.observe_gradients(worker, [r[torch.tensor(own)] for r in rows], names)
+        self._observed(given)
+
+    def _step_after(self, loss: torch.Tensor) -> None:
+        """A round at the end of the backward of `loss`, after what the library and DDP do there."""
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        loss.register_hook(lambda _: queue(lambda: queue(self._native.step)))  # type: ignore[no-untyped-call]
+
+    def _average(self, gradients: list[torch.Tensor]) -> None:
+        self._tell()
+        given = self._oldest_unit("average")
+        self._native.average(gradients, 1.0, not given[0].repeats)
+        self._observed(given)
+        self._batch = 2
+
+    def _complain_of_unobserved(self) -> None:
+        outstanding = sum(int(self._native.outstanding(worker)) for worker in self._hosted)
+        if not (self._seen and 0 < self._batch <= outstanding and self._native.balances()):
+            return
+        text = (
+            f"epoch {self.epoch} ends with {outstanding} units handed out and not observed; they keep their place in "
+            "the next order. Observe every batch"
+        )
+        if self._strict:
+            raise UserError(text)
+        self._warn("unobserved", text)
+
+    def _warn(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(f"cdgrab: {text}", stacklevel=3)
+
+
+class GlobalOrder(torch.utils.data.Sampler[int]):
+    """The orders of all workers in turn, `block` examples of each: what a framework deals to the ranks.
+
+    Dealt that way, the k-th block of every rank is its worker's; so there is one worker per rank, and every rank
+    iterates over everything. Passes are whole blocks: workers repeat examples, or drop their last, as `padding` says.
+    """
+
+    def __init__(self, sampler: DistributedSampler, block: int) -> None:
+        if block < 1 or sampler.workers != sampler.num_replicas:
+            raise UserError(
+                f"global_order({block}) of {sampler.workers} workers on {sampler.num_replicas} ranks; a block is 1 "
+                "example or more, and every rank has one worker"
+            )
+        sizes = [int(sampler._native.share_size(worker)) for worker in range(sampler.workers)]
+        if sampler._padding == "uneven" or (
+            sampler._unit > 1 and sampler._padding == "pad" and any(size % block for size in sizes)
+        ):
+            raise UserError(
+                f"global_order({block}) with padding={sampler._padding!r} and unit={sampler._unit}; blocks are whole: "
+                "'drop' is allowed, and 'pad' without a unit or with shares that are multiples of the block"
+            )
+        self.sampler = sampler
+        self._block = block
+        self._blocks = min(sizes) // block if sampler._padding == "drop" else -(-max(sizes) // block)
+
+    def __len__(self) -> int:
+        return self._blocks * self._block * self.sampler.workers
+
+    def __iter__(self) -> Iterator[int]:
+        return _Pass(self.sampler, asking_for(self), self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing: frameworks count passes, from 0 after every start."""
+
+    def stream(self) -> Iterator[_Given]:
+        sampler, length = self.sampler, self._blocks * self._block
+        lanes = []
+        for worker in range(sampler.workers):
+            order = sampler._native.order(worker)
+            filled = sampler._filled(worker, order[:length], max(0, length - len(order)))
+            lanes.append((worker, filled, max(0, length - len(order))))
+        return _in_turn(lanes, self._block)
+
+
+class _Pass(Iterator[int]):
+    """One pass; the epoch begins with its first example, so that a peek at a loader costs nothing."""
+
+    def __init__(self, sampler: DistributedSampler, batches: Any, everything: GlobalOrder | None = None) -> None:
+        if type(batches).__module__.startswith("torchdata."):
+            raise UserError(
+                "StatefulDataLoader keeps the sampler as it was when a batch was fetched, ahead of training; use "
+                "torch's DataLoader, and save the sampler's state_dict() or global_state_dict() yourself"
+            )
+        self._sampler = sampler
+        size = getattr(batches, "batch_size", None)
+        self._size = size if isinstance(size, int) else 0
+        self._drop_last = self._size > 0 and getattr(batches, "drop_last", None) is True
+        self._everything = everything
+        self._stream: Iterator[_Given] | None = None
+
+    def __iter__(self) -> _Pass:
+        return self
+
+    def __next__(self) -> int:
+        sampler = self._sampler
+        if self._stream is None:
+            self._stream = self._begin()
+        elif sampler._iterator is not self:
+            raise UserError(
+                "an iterator of a sampler that has begun another pass, or was loaded, since; use the newest"
+            )
+        try:
+            given = next(self._stream)
+        except StopIteration:
+            sampler._through = True
+            raise
+        if given.worker in sampler._hosted:
+            sampler._hand_out(given)
+        return given.example
+
+    def _begin(self) -> Iterator[_Given]:
+        sampler = self._sampler
+        if self._everything is None:
+            sampler._begin(self, self._size, self._drop_last)
+            lanes = sampler._lanes()
+            return _in_turn(lanes, self._size or sampler._unit)
+        loaded, epoch = sampler._loaded, sampler.epoch
+        sampler._begin(self, 0, False)
+        if loaded and sampler.epoch == epoch and any(sampler._native.position(w)[1] for w in sampler._hosted):
+            raise UserError("a global order goes on from the first batch of an epoch; load with replay=True")
+        return self._everything.stream()
+
+
+def _in_turn(lanes: list[tuple[int, torch.Tensor, int]], block: int) -> Iterator[_Given]:
+    """A block of each worker in turn; the last of its examples repeat others."""
+    if len(lanes) == 1:
+        block = _CHUNK
+    longest = max((len(examples) for _, examples, _ in lanes), default=0)
+    for first in range(0, longest, block):
+        for worker, examples, repeats in lanes:
+            real = len(examples) - repeats
+            for k, example in enumerate(examples[first : first + block].tolist(), start=first):
+                yield _Given(worker, example, k >= real)
+
+
+class _Answering(JoinHook):
+    """A round with nothing to say for every step of a rank that goes on."""
+
+    def __init__(self, sampler: DistributedSampler) -> None:
+        self._sampler = sampler
+
+    def main_hook(self) -> None:
+        if self._sampler._native.balances():
+            self._sampler._native.step()
+
+
+class _Averaging:
+    """DDP's communication hook: buckets wait for the last, and are averaged as one vector.
+
+    Its coordinates are in the order of the model's parameters, which buckets are not, and which stays.
+    """
+
+    def __init__(self, sampler: DistributedSampler, model: torch.nn.parallel.DistributedDataParallel) -> None:
+        self._sampler = sampler
+        ignored = set(model.parameters_to_ignore)
+        self._parameters = [
+            parameter
+            for name, parameter in model.module.named_parameters()
+            if parameter.requires_grad and name not in ignored
+        ]
+        self._gradients: dict[int, torch.Tensor] = {}
+        self._waiting: list[tuple[torch.futures.Future[torch.Tensor], torch.Tensor]] = []
+
+    def average(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        self._waiting.append((future, bucket.buffer()))
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            self._gradients[id(parameter)] = gradient
+        if bucket.is_last():
+            gradients = [self._gradients[id(parameter)] for parameter in self._parameters]
+            waiting, self._waiting, self._gradients = self._waiting, [], {}
+            self._sampler._average(gradients)
+            for one, buffer in waiting:
+                one.set_result(buffer)
+        return future
+
+
+def _group_with_messages(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """The group, or one of the same ranks for messages in the CPU's memory if it has none; None: one process."""
+    if not (dist.is_available() and dist.is_initialized()):
+        if group is not None:
+            raise UserError("a group without torch.distributed; call init_process_group first")
+        return None
+    if group is None:
+        group = dist.group.WORLD
+    if "cpu:" in dist.get_backend_config(group):
+        return group
+    ranks = dist.get_process_group_ranks(group)
+    return dist.new_group(ranks, backend="gloo", use_local_synchronization=True)  # type: ignore[no-any-return]
+
+
+def _place(group: dist.ProcessGroup | None, num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    here = (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
+    if num_replicas not in (None, here[0]) or rank not in (None, here[1]):
+        remedy = "call init_process_group first" if group is None else "leave them out, or give group="
+        raise UserError(f"num_replicas={num_replicas}, rank={rank}, but this is rank {here[1]} of {here[0]}; {remedy}")
+    return here
+
+
+def _padding(padding: str | None, drop_last: bool) -> str:
+    if padding is None:
+        return "drop" if drop_last else "pad"
+    if padding not in _PADDINGS or (drop_last and padding != "drop"):
+        allowed = "'drop' goes with drop_last=True" if drop_last else f"{', '.join(map(repr, _PADDINGS))} are allowed"
+        raise UserError(f"padding is {padding!r}; {allowed}")
+    return padding

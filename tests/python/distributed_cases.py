@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds on real ranks: run by torchrun, from test_distributed.py. Each case is a sentence."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from order_server import integer_gradient, next_orders
+from ranks import run_cases
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import BatchSampler
+from training import Task, flat
+
+import cdgrab
+
+CASES: dict[str, Callable[[], None]] = {}
+FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
+
+
+def case(function: Callable[[], None]) -> Callable[[], None]:
+    CASES[function.__name__] = function
+    return function
+
+
+def gathered(mine: object) -> list:
+    all_of_them: list = [None] * dist.get_world_size()
+    dist.all_gather_object(all_of_them, mine)
+    return all_of_them
+
+
+def same_everywhere(mine: object) -> bool:
+    return all(other == mine for other in gathered(mine))
+
+
+def orders_of(sampler: cdgrab.DistributedSampler) -> list[list[int]]:
+    return [sampler.current_order(worker).tolist() for worker in range(sampler.workers)]
+
+
+def feed(sampler: cdgrab.DistributedSampler, batch: list[int]) -> None:
+    sampler.step(torch.stack([integer_gradient(e, sampler.epoch) for e in batch]), indices=batch)
+
+
+class Training:
+    """Task under DDP; remembers what this rank saw."""
+
+    def __init__(self, sampler: cdgrab.DistributedSampler, n: int, **ddp: object) -> None:
+        self.task = Task(n)
+        self.model = DDP(self.task.model, **ddp)
+        self.sampler = sampler
+
+    def step(self, batch: tuple, observe: bool = True) -> list[int]:
+        indices, x, y = batch
+        loss = F.cross_entropy(self.model(x), y)
+        if observe:
+            self.sampler.observe(loss, len(x))
+        self.task.optimizer.zero_grad()
+        loss.backward()
+        self.task.optimizer.step()
+        return indices.tolist()
+
+    def gradient(self, example: int) -> torch.Tensor:
+        loss = F.cross_entropy(self.task.model(self.task.x[[example]]), self.task.y[[example]])
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, self.task.model.parameters())])
+
+    def weights(self) -> list[float]:
+        return torch.cat([p.detach().flatten() for p in self.task.model.parameters()]).tolist()
+
+
+@case
+def every_communicator_passes_the_suite() -> None:
+    torch.ops.load_library(os.environ["CDGRAB_C10D_SUITE"])
+    suite = torch.ops.cdgrab_suite
+    suite.run(dist.group.WORLD.group_name, [])
+    suite.run(dist.group.WORLD.group_name, [dist.new_group().group_name for _ in range(11)])
+    for all_to_all in (False, True):
+        group = dist.new_group()
+        with pytest.raises(RuntimeError, match="bytes where 8"):
+            suite.sum(group.group_name, all_to_all, 11 if dist.get_rank() == 1 else 10, 2000)
+
+
+@case
+def orders_are_those_of_the_order_server() -> None:
+    for workers in (1, 2, 3, 4, 7, 64):
+        n = 4 * workers + 9
+        for order, padding, overlap in (
+            ("cd-pair", "uneven", False),
+            ("cd-pair", "pad", True),
+            ("id-pair", "drop", False),
+        ):
+            sampler = cdgrab.DistributedSampler(
+                n, order=order, workers=workers, padding=padding, overlap=overlap, seed=workers
+            )
+            for _ in range(2):
+                mine: list[list[int]] = [[] for _ in range(workers)]
+                orders = orders_of(sampler)
+                assert sorted(e for order in orders for e in order) == list(range(n))
+                for batch in BatchSampler(sampler, 5, drop_last=False):
+                    feed(sampler, batch)
+                    for e in batch:
+                        if e not in mine[e % workers]:
+                            mine[e % workers].append(e)
+                epoch = sampler.epoch
+                sampler.end_epoch()
+                seen = [max(of_worker, key=len) for of_worker in zip(*gathered(mine), strict=True)]
+                vectors = [[(e, integer_gradient(e, epoch)) for e in of_worker] for of_worker in seen]
+                expected = next_orders(orders, vectors, order == "cd-pair")
+                assert orders_of(sampler) == expected, (workers, order, padding)
+                assert same_everywhere(sampler.order_hash())
+
+
+@case
+def ddp_training_orders_by_the_examples_own_gradients() -> None:
+    """A real loader with workers; the share of rank 0 is larger, so that the others repeat an example."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    n = 7 * ranks + 1
+    sampler = cdgrab.DistributedSampler(range(n), seed=3)
+    training = Training(sampler, n)
+    for _ in range(2):
+        orders = orders_of(sampler)
+        seen: list[tuple[int, torch.Tensor]] = []
+        visited = []
+        for batch in training.task.loader(sampler, 3, num_workers=1):
+            for e in batch[0].tolist():
+                if e not in [known for known, _ in seen]:
+                    seen.append((e, training.gradient(e)))
+            visited += training.step(batch)
+        assert len(visited) == len(sampler) == 8
+        assert set(flat(gathered(visited))) == set(range(n))
+        assert sampler.report()["observed"] == len(set(visited)) == (8 if rank == 0 else 7)
+        expected = next_orders(orders, gathered(seen))
+        sampler.end_epoch()
+        assert orders_of(sampler) == expected
+        assert same_everywhere((sampler.order_hash(), training.weights()))
+
+
+@case
+def the_hook_averages_as_ddp_does_and_orders_as_observe_microbatch_does() -> None:
+    ranks = dist.get_world_size()
+    for n in (12 * ranks, 12 * ranks + 1):  # with one more, rank 0 has a unit more than the others
+        order = "cd-pair; unit=4"
+        hooked = Training(cdgrab.DistributedSampler(n, order=order, seed=5), n, bucket_cap_mb=0.0003)
+        plain = Training(cdgrab.DistributedSampler(n, order=order, seed=5), n)
+        hooked.sampler.register_comm_hook(hooked.model)
+        for _ in range(3):
+            pairs = zip(hooked.task.loader(hooked.sampler), plain.task.loader(plain.sampler), strict=True)
+            for number, (ours, theirs) in enumerate(pairs):
+                assert ours[0].tolist() == theirs[0].tolist()
+                hooked.step(ours, observe=False)
+                only_repeats = number == 3 and dist.get_rank() > 0
+                # This rank's own gradient; repeats have no part in the hook's mean.
+                with plain.model.no_sync():
+                    plain.task.optimizer.zero_grad()
+                    F.cross_entropy(plain.model(theirs[1]), theirs[2]).backward()
+                plain.sampler.observe_microbatch(plain.task.model.parameters())
+                for p in plain.task.model.parameters():
+                    p.grad.mul_(0.0 if only_repeats else 1.0)
+                    dist.all_reduce(p.grad)
+                    p.grad.div_(1 if number == 3 else ranks)
+                plain.task.optimizer.step()
+                assert torch.allclose(torch.tensor(hooked.weights()), torch.tensor(plain.weights()), rtol=0, atol=1e-12)
+        for training in (hooked, plain):
+            training.sampler.end_epoch()
+        assert orders_of(hooked.sampler) == orders_of(plain.sampler)
+        assert same_everywhere((hooked.sampler.order_hash(), hooked.weights()))
+        assert hooked.sampler.last_report()["unobserved"] == 0
+
+
+@case
+def workers_pad_drop_or_stay_uneven_as_told() -> None:
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    n = 5 * ranks + 1
+    for padding, lengths in (("pad", [6] * ranks), ("drop", [5] * ranks), ("uneven", [6] + [5] * (ranks - 1))):
+        sampler = cdgrab.DistributedSampler(n, padding=padding, workers=ranks)
+        assert len(sampler) == lengths[rank]
+        for _ in range(2):
+            visited = []
+            for batch in BatchSampler(sampler, 2, drop_last=False):
+                feed(sampler, batch)
+                visited += batch
+            sampler.end_epoch()
+            assert [len(v) for v in gathered(visited)] == lengths
+            own = range(rank, n, ranks)
+            assert set(visited) <= set(own)
+            assert len(set(visited)) == (5 if padding == "drop" else len(own))
+        assert [sampler.last_report(w)["observed"] for w in range(ranks)] == [5 if padding == "drop" else 6] + [5] * (
+            ranks - 1
+        )
+
+
+@case
+def uneven_ranks_train_together_inside_join() -> None:
+    """Rank 0 has a batch more than the others."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    n = 6 * ranks + 1
+    sampler = cdgrab.DistributedSampler(n, padding="uneven")
+    training = Training(sampler, n)
+    for _ in range(2):
+        orders = orders_of(sampler)
+        with Join([training.model, sampler]):
+            visited = flat([training.step(batch) for batch in training.task.loader(sampler, 3)])
+        assert visited == orders[rank]
+        assert len(visited) == (7 if rank == 0 else 6)
+        sampler.end_epoch()
+    assert same_everywhere(sampler.order_hash())
+    assert [sampler.last_report(w)["unobserved"] for w in range(ranks)] == [0] * ranks
+
+
+@case
+def resuming_equals_never_stopping() -> None:
+    n = 9 * dist.get_world_size() + 1
+    stop, rest = 2, slice(6, None)  # steps; 4 make an epoch, the last of them of one example
+
+    def run(sampler: cdgrab.DistributedSampler, training: Training, epochs: int) -> list:
+        seen = []
+        for _ in range(epochs):
+            for batch in training.task.loader(sampler, 3, num_workers=1):
+                seen.append(training.step(batch))
+        return [*seen, sampler.order_hash()]
+
+    def start() -> tuple[cdgrab.DistributedSampler, Training]:
+        sampler = cdgrab.DistributedSampler(n, seed=1)
+        return sampler, Training(sampler, n)
+
+    expected = run(*start(), 4)
+    for how in ("local", "global", "file"):
+        sampler, training = start()
+        run(sampler, training, 1)
+        loader = iter(training.task.loader(sampler, 3, num_workers=1))
+        for _ in range(stop):
+            training.step(next(loader))
+        if how == "file":
+            sampler.save(FOLDER / "order.cdgrab")
+        state = sampler.state_dict() if how == "local" else sampler.global_state_dict()
+        dist.barrier()
+        again, other = start()
+        other.task.load_state_dict(training.task.state_dict())
+        if how == "file":
+            again.load(FOLDER / "order.cdgrab")
+        else:
+            again.load_state_dict(state)
+        assert run(again, other, 3) == expected[rest], how
+
+
+@case
+def another_number_of_workers_visits_what_is_left_once() -> None:
+    ranks = dist.get_world_size()
+    n = 41
+    sampler = cdgrab.DistributedSampler(n, workers=5, padding="uneven")
+    seen = []
+    for number, batch in enumerate(BatchSampler(sampler, 2, drop_last=False)):
+        if number == 4:
+            break
+        feed(sampler, batch)
+        seen += batch
+    state = sampler.global_state_dict()
+    for workers in (ranks, 2 * ranks, 1):
+        resumed = cdgrab.DistributedSampler(n, workers=workers, padding="uneven")
+        resumed.load_state_dict(state)
+        rest = []
+        for batch in BatchSampler(resumed, 2, drop_last=False):
+            feed(resumed, batch)
+            rest += batch
+        resumed.end_epoch()
+        visited = flat(gathered(seen)) + flat(gathered(rest))
+        assert sorted(visited) == list(range(n)), workers
+        assert same_everywhere(resumed.order_hash())
+        assert sorted(e for order in orders_of(resumed) for e in order) == list(range(n))
+
+
+@case
+def a_state_of_other_ranks_goes_on_bit_for_bit() -> None:
+    """Two ranks write the state, in the middle of an epoch, and what came of it; three go on with as many workers."""
+    ranks = dist.get_world_size()
+
+    def rest_of(sampler: cdgrab.DistributedSampler) -> list[list[list[int]]]:
+        orders = []
+        for _ in range(2):
+            for batch in BatchSampler(sampler, 3, drop_last=False):
+                feed(sampler, batch)
+            sampler.end_epoch()
+            orders.append(orders_of(sampler))
+        return orders
+
+    sampler = cdgrab.DistributedSampler(23, workers=2, padding="uneven", seed=9)
+    path, outcome = FOLDER / "two.cdgrab", FOLDER / "two.json"
+    if ranks == 2:
+        for number, batch in enumerate(BatchSampler(sampler, 3, drop_last=False)):
+            if number == 2:
+                break
+            feed(sampler, batch)
+        sampler.save(path)
+        again = cdgrab.DistributedSampler(23, workers=2, padding="uneven", seed=9)
+        dist.barrier()
+        again.load(path)
+        orders = rest_of(again)
+        if dist.get_rank() == 0:
+            outcome.write_text(json.dumps(orders))
+    else:
+        sampler.load(path)
+        assert rest_of(sampler) == json.loads(outcome.read_text())
+
+
+@case
+def a_framework_that_deals_batches_gives_each_rank_its_workers() -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        return
+    from accelerate.data_loader import BatchSamplerShard
+
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    for padding in ("pad", "drop"):
+        n = 11 * ranks + 1
+        sampler = cdgrab.DistributedSampler(n, padding=padding, seed=4)
+        whole = sampler.global_order(3)
+        shard = BatchSamplerShard(BatchSampler(whole, 3, drop_last=False), ranks, rank)
+        for epoch in range(3):
+            orders = orders_of(sampler)
+            batches = []
+            passing = iter(shard)
+            for number, batch in enumerate(passing):
+                feed(sampler, batch)
+                batches.append(batch)
+                if (padding, epoch, number) == ("pad", 1, 1):  # a new process: those trained on are skipped
+                    state = sampler.state_dict()
+                    sampler = cdgrab.DistributedSampler(n, padding=padding, seed=4)
+                    sampler.load_state_dict(state, replay=True)
+                    whole = sampler.global_order(3)
+                    shard = BatchSamplerShard(BatchSampler(whole, 3, drop_last=False), ranks, rank)
+                    passing = iter(shard)
+                    skipped = [next(passing), next(passing)]
+                    assert skipped == batches
+                    for more in passing:
+                        feed(sampler, more)
+                        batches.append(more)
+                    break
+            blocks = 4 if padding == "pad" else 3
+            mine = orders[rank][: 3 * blocks]
+            assert flat(batches)[: len(mine)] == mine
+            assert len(flat(batches)) == 3 * blocks == len(whole) // ranks
+            seen = [[(e, integer_gradient(e, epoch)) for e in order[: 3 * blocks]] for order in orders]
+            sampler.end_epoch()
+            assert orders_of(sampler) == next_orders(orders, seen), (padding, epoch)
+
+
+@case
+def accelerate_trains_with_a_global_order() -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        return
+    from accelerate import Accelerator
+
+    n = 8 * dist.get_world_size() + 3
+    accelerator = Accelerator(cpu=True)
+    task = Task(n)
+    sampler = cdgrab.DistributedSampler(n, seed=6)
+    model, optimizer, loader = accelerator.prepare(task.model, task.optimizer, task.loader(sampler.global_order(4), 4))
+    for _ in range(2):
+        orders = orders_of(sampler)
+        visited = []
+        for indices, x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            sampler.observe(loss, len(x))
+            optimizer.zero_grad()
+            accelerator.backward(loss)
+            optimizer.step()
+            visited += indices.tolist()
+        assert visited[: len(orders[sampler.rank])] == orders[sampler.rank]
+        sampler.end_epoch()
+    assert same_everywhere(sampler.order_hash())
+    assert sampler.last_report()["unobserved"] == 0
+
+
+@case
+def a_state_dict_waits_for_nobody() -> None:
+    sampler = cdgrab.DistributedSampler(20)
+    feed(sampler, next(iter(BatchSampler(sampler, 2, drop_last=False))))
+    if dist.get_rank() == 0:
+        before = time.monotonic()
+        sampler.state_dict()
+        assert time.monotonic() - before < 1.0
+        dist.barrier()
+    else:
+        dist.barrier()  # rank 0 is through
+        sampler.state_dict()
+
+
+@case
+def ranks_that_disagree_are_told() -> None:
+    group = dist.new_group()
+    sampler = cdgrab.DistributedSampler(20, group=group, seed=dist.get_rank(), timeout=5)
+    batch = next(iter(BatchSampler(sampler, 2, drop_last=False)))
+    with pytest.raises(cdgrab.CommunicationError, match="rank"):
+        feed(sampler, batch)
+
+
+@case
+def a_rank_that_hangs_is_named_within_the_timeout() -> None:
+    group = dist.new_group()
+    sampler = cdgrab.DistributedSampler(20, group=group, timeout=1.0)
+    batches = iter(BatchSampler(sampler, 2, drop_last=False))
+    feed(sampler, next(batches))
+    if dist.get_rank() == 1:
+        time.sleep(2)
+    else:
+        before = time.monotonic()
+        with pytest.raises(cdgrab.CommunicationError, match=r"step.*rank 1"):
+            feed(sampler, next(batches))
+        assert time.monotonic() - before < 2.5
+    dist.barrier()
+
+
+@case
+def a_killed_rank_makes_the_others_stop() -> None:
+    """Inside backward(). The last: there is no group after it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun would end the others before they could tell
+    sampler = cdgrab.DistributedSampler(20, timeout=60)
+    task = Task(20)
+    loader = iter(task.loader(sampler, 2))
+    for _ in range(2):
+        task.step(sampler, next(loader))
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    before = time.monotonic()
+    with pytest.raises(cdgrab.CommunicationError, match="rank 1"):
+        task.step(sampler, next(loader))
+    assert time.monotonic() - before < 10
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(float(os.environ.get("CDGRAB_RANKS_TIMEOUT", "100")), exit=True)
+    dist.init_process_group("gloo")
+    chosen = {name: CASES[name] for name in sys.argv[2:]} or CASES
+    run_cases(chosen, dist.get_rank(), dist.get_world_size(), FOLDER)
+    os._exit(0)
