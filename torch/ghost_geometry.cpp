@@ -269,7 +269,7 @@ void GhostGeometry::make_parts() {
 }
 
 void GhostGeometry::set_block(Observed&& observed) {
-  const auto home = [](const ParameterGradients& p) {
+  const auto home = [this](const ParameterGradients& p) {
     if (!p.parameter.device().is_cpu()) return Home::kNone;
     if (is_small(p.parameter)) return Home::kShared;
     return p.gradients.is_rows() || names().size() > kFewRegisters ? Home::kOwn : Home::kNone;
