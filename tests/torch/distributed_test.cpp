@@ -93,10 +93,10 @@ Model lookups(std::int64_t n) {
 /// Few positions and many channels: factors, of which one is kept in a smaller form.
 Model convolution(std::int64_t n) {
   ::torch::manual_seed(9);
-  return {{integers({24, 24, 3, 3}, 1, at::kDouble), integers({24}, 1, at::kDouble)},
-          integers({n, 24, 4, 4}, 1, at::kDouble), [](const std::vector<Tensor>& p, const Tensor& x) {
-            return at::conv2d(x, p[0], p[1]).square().sum();
-          }};
+  return {
+      {integers({24, 24, 3, 3}, 1, at::kDouble), integers({24}, 1, at::kDouble)},
+      integers({n, 24, 4, 4}, 1, at::kDouble),
+      [](const std::vector<Tensor>& p, const Tensor& x) { return at::conv2d(x, p[0], p[1]).square().sum(); }};
 }
 
 /// Which matrix is used depends on the example.
