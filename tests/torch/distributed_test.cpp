@@ -93,10 +93,10 @@ Model lookups(std::int64_t n) {
 /// Few positions and many channels: factors, of which one is kept in a smaller form.
 Model convolution(std::int64_t n) {
   ::torch::manual_seed(9);
-  return {{integers({24, 24, 3, 3}, 1, at::kDouble), integers({24}, 1, at::kDouble)},
-          integers({n, 24, 4, 4}, 1, at::kDouble), [](const std::vector<Tensor>& p, const Tensor& x) {
-            return at::conv2d(x, p[0], p[1]).square().sum();
-          }};
+  return {
+      {integers({24, 24, 3, 3}, 1, at::kDouble), integers({24}, 1, at::kDouble)},
+      integers({n, 24, 4, 4}, 1, at::kDouble),
+      [](const std::vector<Tensor>& p, const Tensor& x) { return at::conv2d(x, p[0], p[1]).square().sum(); }};
 }
 
 /// Which matrix is used depends on the example.
@@ -147,8 +147,11 @@ DistributedSampler make(const Scenario& run, Communicator& communicator) {
   return sampler;
 }
 
-/// One batch of each hosted worker that has one; false if none has.
-bool observe_step(DistributedSampler& sampler, const Model& model, const Scenario& run) {
+constexpr std::size_t kNobody = 99;
+
+/// One batch of each hosted worker that has one, and is not the one that pauses; false if none has.
+bool observe_step(DistributedSampler& sampler, const Model& model, const Scenario& run,
+                  std::size_t pauses = kNobody) {
   ObserveOptions options{.sum = true, .batch_axis = 0};
   if (run.named) {
     std::vector<std::pair<std::string, Tensor>> names;
@@ -159,6 +162,10 @@ bool observe_step(DistributedSampler& sampler, const Model& model, const Scenari
   bool any = false;
   const std::size_t first = sampler.core().first_worker();
   for (std::size_t w = first; w < first + sampler.core().hosted(); ++w) {
+    if (w == pauses) {
+      any = true;
+      continue;
+    }
     const auto examples = sampler.next(w, run.batch);
     if (examples.empty()) continue;
     any = true;
@@ -303,7 +310,7 @@ std::vector<std::byte> saved(const Scenario& run, const Model& model, std::size_
     State state;
     for (int epoch = 0; epoch < 2; ++epoch) {
       sampler.begin();
-      for (int step = 0; observe_step(sampler, own, run); ++step) {
+      for (int step = 0; observe_step(sampler, own, run, epoch == 1 && step < 2 ? 1 : kNobody); ++step) {
         sampler.step();
         if (epoch == 1 && step == 1) state = sampler.save_state();
       }
@@ -333,7 +340,7 @@ Orders resumed(const Scenario& run, const Model& model, std::size_t ranks,
   return orders;
 }
 
-/// Batches of three: every worker has a carry.
+/// Batches of three: every worker has a carry. Worker 1 pauses before, so that pairs of the others wait.
 TEST(TorchWorkers, ASavedStateIsTheSameForAllRanksAndGoesOnOnAnyNumberOfThem) {
   for (const Model& model : {mlp(44), lookups(44)}) {
     for (const char* spec : {"cd-pair", "id-pair"}) {
@@ -370,6 +377,25 @@ TEST(TorchWorkers, AStateOfOneRankGoesOnThere) {
     const Model own = model.copy();
     DistributedSampler sampler = make(run, communicator);
     sampler.load_state(decode_state(states[communicator.rank()], "test"));
+    sampler.begin();
+    while (observe_step(sampler, own, run)) sampler.step();
+    sampler.end_epoch();
+    EXPECT_EQ(Orders{orders_of(sampler.core())}, expected);
+  });
+}
+
+/// What was deposited since is gone, and with it what the others were to hear of the parameters.
+TEST(TorchWorkers, AStateOfTheBeginningLoadsIntoASamplerThatHasObserved) {
+  const Model model = mlp(30);
+  const Scenario run{.shares = Shares::strided(30, 2), .epochs = 1};
+  const Orders expected = observed(run, model, 2);
+  run_on_threads(2, [&](Communicator& communicator) {
+    const Model own = model.copy();
+    DistributedSampler sampler = make(run, communicator);
+    const State state = sampler.local_state();
+    sampler.begin();
+    observe_step(sampler, own, run);
+    sampler.load_state(state);
     sampler.begin();
     while (observe_step(sampler, own, run)) sampler.step();
     sampler.end_epoch();
