@@ -56,6 +56,13 @@ shorten() {  # command
   echo "$command"
 }
 
+run() {  # command
+  local command=$1
+  if [[ -n $short ]]; then command=$(shorten "$command"); fi
+  echo "\$ $command"
+  bash -euo pipefail -c "$command" </dev/null
+}
+
 ran=0
 while read -r line; do
   command=${line%%#*}
@@ -66,13 +73,13 @@ while read -r line; do
       target=$(cut -d' ' -f2 <<<"$command")
       grep -q "^$target:" Makefile || { echo "$page: make has no target $target" >&2; exit 1; } ;;
     pip* | python* | torchrun*) ;;  # scripts/check_wheel and tests/python do these
+    mpirun*)
+      command -v mpirun >/dev/null || continue
+      run "$command" ;;
     *bench_*)
       program=${command%% *}
       [[ -x $program ]] || { echo "$page: no program $program" >&2; exit 1; } ;;
-    *)
-      if [[ -n $short ]]; then command=$(shorten "$command"); fi
-      echo "\$ $command"
-      bash -euo pipefail -c "$command" </dev/null ;;
+    *) run "$command" ;;
   esac
   ran=$((ran + 1))
 done < <(awk '/^```/ { inside = ($0 == "```sh"); next } inside { while (sub(/\\$/, "")) { getline more; $0 = $0 more } print }' "$page")

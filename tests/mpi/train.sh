@@ -49,16 +49,15 @@ long=(--examples 240 --batch 8 --epochs 40 --workers 3 --order cd-pair --quiet)
 whole=$(train 2 "${long[@]}" --out whole) || fail "the whole run: $(cat said)"
 metrics() { sed -E 's/,"seconds":.*//' "$1/metrics.jsonl"; }
 
-kill_one() {  # launcher, moment: ends a random rank, by its number
-  sleep "$2"
-  local ranks
-  mapfile -t ranks < <(pgrep -P "$1" | while read -r pid; do
-    { pgrep -P "$pid"; echo "$pid"; } | while read -r p; do
-      [[ $(tr '\0' ' ' <"/proc/$p/cmdline" 2>/dev/null) == *" train --json "* ]] && echo "$p"
-    done
-  done)
-  [[ ${#ranks[@]} -gt 0 ]] || return 0
-  kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" 2>/dev/null || true
+kill_one() {  # launcher, lines: ends a random rank when so many lines are out, by its number
+  local launcher=$1 lines=$2 p
+  local -a ranks=()
+  while kill -0 "$launcher" 2>/dev/null && [[ $(wc -l <out) -lt $lines ]]; do sleep 0.02; done
+  sleep "0.0$((RANDOM % 10))"
+  for p in $(pgrep -P "$launcher"); do
+    if tr '\0' ' ' <"/proc/$p/cmdline" 2>/dev/null | grep -q ' train --json '; then ranks+=("$p"); fi
+  done
+  if [[ ${#ranks[@]} -gt 0 ]]; then kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" 2>/dev/null || true; fi
 }
 
 killed=0
@@ -67,9 +66,10 @@ for ((round = 1; round <= rounds; ++round)); do
   ranks=$((1 + RANDOM % 3))
   words=("${long[@]}" --out run --checkpoint-every $((1 + RANDOM % 7)))
   for attempt in 1 2 last; do
+    : >out
     "$mpiexec" -n "$ranks" "$cdgrab" train --json "${words[@]}" >out 2>said &
     launcher=$!
-    if [[ $attempt != last ]]; then kill_one "$launcher" "$((RANDOM % 3)).$((RANDOM % 10))"; fi
+    if [[ $attempt != last ]]; then kill_one "$launcher" $((RANDOM % 25)); fi
     code=0
     wait "$launcher" || code=$?
     if [[ $attempt == last && $code != 0 ]]; then fail "round $round does not go on (code $code): $(cat said)"; fi
