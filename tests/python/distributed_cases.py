@@ -226,7 +226,7 @@ def resuming_equals_never_stopping() -> None:
     def run(sampler: cdgrab.DistributedSampler, training: Training, epochs: int) -> list:
         seen = []
         for _ in range(epochs):
-            for batch in training.task.loader(sampler, 3, num_workers=1):
+            for batch in training.task.loader(sampler, 3):
                 seen.append(training.step(batch))
         return [*seen, sampler.order_hash()]
 
