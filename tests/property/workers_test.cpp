@@ -583,8 +583,9 @@ TEST(Workers, ResumeInTheMiddleOfAveragingEqualsNeverStopping) {
 
 TEST(Workers, OtherWorkersVisitWhatRemainsExactlyOnce) {
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
-    const World world = random_world(2500 + seed, 1 + seed % 5, seed % 2 == 0 ? "cd-pair" : "id-pair");
-    const std::size_t steps = seed % kSteps;
+    const std::string texts[] = {"cd-pair", "id-pair", "cd-pair; unit=3", "d-rr; unit=2"};
+    const World world = random_world(2500 + seed, 1 + seed % 5, texts[seed % 4]);
+    const std::size_t steps = seed / 4 % kSteps;
     std::vector<int> visits(world.shares.examples());
     State state;
     run_on_threads(2, [&](Communicator& communicator) {
@@ -613,6 +614,13 @@ TEST(Workers, OtherWorkersVisitWhatRemainsExactlyOnce) {
       sampler.begin();
       for (std::size_t h = 0; h < sampler.hosted(); ++h) {
         const std::size_t worker = sampler.first_worker() + h;
+        const std::vector<Index> soon = sampler.upcoming(worker, 2);
+        EXPECT_EQ(sampler.next(worker, 2), soon);
+        for (const Index example : soon) {
+          const std::scoped_lock lock(mutex);
+          ++visits[example];
+        }
+        sampler.load(through_bytes(sampler.local_state()));
         for (std::vector<Index> handed; !(handed = sampler.next(worker, 5)).empty();) {
           const std::scoped_lock lock(mutex);
           for (const Index example : handed) ++visits[example];
