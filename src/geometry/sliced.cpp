@@ -147,8 +147,8 @@ DType DenseSliceHolder<T>::dtype() const {
   return kTypeOf<T>;
 }
 
-/// More at a time cost more products (half of this many per pair) and longer sums, fewer cost more sums and more
-/// reads of the accumulator. Measured with m = 4 and B = 16.
+/// More at a time cost more products (half of this many per pair) and longer sums, fewer cost more sums and
+/// more reads of the accumulator. Measured with m = 4 and B = 16.
 template <class T>
 std::size_t DenseSliceHolder<T>::chunk() const {
   return dim_ / holders_ > 4096 ? 8 : 16;

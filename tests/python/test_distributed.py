@@ -124,6 +124,18 @@ def test_what_changes_with_other_workers_is_logged(caplog):
     assert "2 workers took over from 3" in caplog.text
 
 
+def test_units_of_other_workers_are_taken_at_the_beginning_of_an_epoch():
+    sampler = cdgrab.DistributedSampler(24, order="cd-pair; unit=4", workers=3)
+    other = cdgrab.DistributedSampler(24, order="cd-pair; unit=4", workers=2)
+    other.load_state_dict(sampler.global_state_dict())
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    next(iter(BatchSampler(sampler, 4, drop_last=False)))
+    sampler.observe_microbatch([parameter])
+    with pytest.raises(cdgrab.StateMismatch, match="in the middle of an epoch, with unit=4"):
+        other.load_state_dict(sampler.global_state_dict())
+
+
 def test_files_are_those_of_the_library(tmp_path):
     sampler = cdgrab.DistributedSampler(23, workers=3)
     sampler.save(tmp_path / "order.cdgrab")
