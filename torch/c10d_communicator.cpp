@@ -38,7 +38,7 @@ Tensor bytes_of(Received piece) {
   return at::from_blob(piece.data(), {static_cast<std::int64_t>(piece.size())}, at::kByte);
 }
 Tensor bytes_of(Sent piece) {
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): from_blob has no other; it is only read
+  // from_blob has no other; it is only read
   return bytes_of(Received{const_cast<std::byte*>(piece.data()), piece.size()});
 }
 
@@ -59,11 +59,13 @@ class Deadline {
   Clock::time_point end_;
 };
 
-/// torch's errors carry a backtrace.
-std::string first_line(const std::exception& error) {
+/// Without torch's backtrace, and the place in gloo's sources that its errors begin with.
+std::string text_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
+  std::string text = torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+  text = text.substr(0, text.find('\n'));
+  if (text.starts_with('[') && text.find("] ") != std::string::npos) text.erase(0, text.find("] ") + 2);
+  return text;
 }
 
 void require_length(std::uint64_t sent, std::size_t expected, std::size_t peer) {
@@ -230,7 +232,7 @@ class C10dCommunicator::Messages {
             fmt::format("rank {} waited {} ms for rank {}, which did not come; see what it does, or allow "
                         "more by set_timeout()",
                         group_.rank_, deadline_.count(), peer)};
-      throw Failure{fmt::format("rank {} lost rank {}: {}", group_.rank_, peer, first_line(error))};
+      throw Failure{fmt::format("rank {} lost rank {}: {}", group_.rank_, peer, text_of(error))};
     }
   }
 
@@ -296,7 +298,7 @@ class C10dCommunicator::AllToAll {
             fmt::format("rank {} waited {} ms for the others, and one did not come; see what they do, or "
                         "allow more by set_timeout()",
                         group_.rank_, deadline_.count())};
-      throw Failure{fmt::format("rank {} lost another: {}", group_.rank_, first_line(error))};
+      throw Failure{fmt::format("rank {} lost another: {}", group_.rank_, text_of(error))};
     }
   }
 

@@ -17,7 +17,7 @@ import torch.utils.data
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
 from cdgrab._native import Native, observe_options
-from cdgrab.errors import UserError
+from cdgrab.errors import StateMismatch, UserError
 from cdgrab.sampler import asking_for, from_entries, to_entries
 
 _CHUNK = 1 << 16
@@ -343,6 +343,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         example of the same epoch, for loops that skip the batches that were trained on.
         """
         kinds = from_entries(state)
+        self._require_whole_units(*kinds)
         # What was handed out and not observed was not trained on.
         for key in kinds[0]:
             if key.startswith("worker.") and key.endswith(".handed_out"):
@@ -396,6 +397,19 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         if self._padding == "pad" and units < max(all_units):
             return examples + (max(all_units) - units - 1) * self._unit + 1
         return examples
+
+    def _require_whole_units(
+        self, integers: Mapping[str, int], _numbers: object, _texts: object, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Units of other workers, visited in part, are not what a loader's batches are."""
+        if self._unit == 1 or integers.get("workers") == self.workers:
+            return
+        codes = [value for key, value in tensors.items() if key.startswith("worker.") and key.endswith(".codes")]
+        if any(bool((code != -1).any()) for code in codes):  # the greatest 16 bits: not observed
+            raise StateMismatch(
+                f"a state of {integers.get('workers')} workers in the middle of an epoch, with unit={self._unit}; load "
+                f"it with as many (here are {self.workers}), or one of the beginning of an epoch"
+            )
 
     def _units_left(self) -> list[int]:
         return [int(self._native.report(worker)["unobserved"]) for worker in range(self.workers)]

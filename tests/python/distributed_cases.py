@@ -138,6 +138,7 @@ def ddp_training_orders_by_the_examples_own_gradients() -> None:
                     seen.append((e, training.gradient(e)))
             visited += training.step(batch)
         assert len(visited) == len(sampler) == 8
+        assert sampler._native.steps() == 3  # one at the end of each backward
         assert set(flat(gathered(visited))) == set(range(n))
         assert sampler.report()["observed"] == len(set(visited)) == (8 if rank == 0 else 7)
         expected = next_orders(orders, gathered(seen))
@@ -153,12 +154,14 @@ def the_hook_averages_as_ddp_does_and_orders_as_observe_microbatch_does() -> Non
         order = "cd-pair; unit=4"
         hooked = Training(cdgrab.DistributedSampler(n, order=order, seed=5), n, bucket_cap_mb=0.0003)
         plain = Training(cdgrab.DistributedSampler(n, order=order, seed=5), n)
+        ddp = Training(hooked.sampler, n)  # averages by itself
         hooked.sampler.register_comm_hook(hooked.model)
         for _ in range(3):
             pairs = zip(hooked.task.loader(hooked.sampler), plain.task.loader(plain.sampler), strict=True)
             for number, (ours, theirs) in enumerate(pairs):
                 assert ours[0].tolist() == theirs[0].tolist()
                 hooked.step(ours, observe=False)
+                ddp.step(ours, observe=False)
                 only_repeats = number == 3 and dist.get_rank() > 0
                 # This rank's own gradient; repeats have no part in the hook's mean.
                 with plain.model.no_sync():
@@ -226,7 +229,7 @@ def resuming_equals_never_stopping() -> None:
     def run(sampler: cdgrab.DistributedSampler, training: Training, epochs: int) -> list:
         seen = []
         for _ in range(epochs):
-            for batch in training.task.loader(sampler, 3, num_workers=1):
+            for batch in training.task.loader(sampler, 3):
                 seen.append(training.step(batch))
         return [*seen, sampler.order_hash()]
 

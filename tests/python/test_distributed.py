@@ -94,7 +94,7 @@ def test_a_peek_at_the_loader_costs_nothing():
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_resuming_equals_never_stopping(stop, drop_last):
     def loader(task, sampler):
-        return task.loader(sampler, drop_last=drop_last, num_workers=1)
+        return task.loader(sampler, drop_last=drop_last, num_workers=int(stop == 3))
 
     task, sampler = Task(), cdgrab.DistributedSampler(23, seed=1)
     expected = [batch for _ in range(3) for batch in task.epoch(sampler, loader(task, sampler))]
@@ -122,6 +122,18 @@ def test_what_changes_with_other_workers_is_logged(caplog):
     other = cdgrab.DistributedSampler(23, workers=2)
     other.load_state_dict(sampler.global_state_dict())
     assert "2 workers took over from 3" in caplog.text
+
+
+def test_units_of_other_workers_are_taken_at_the_beginning_of_an_epoch():
+    sampler = cdgrab.DistributedSampler(24, order="cd-pair; unit=4", workers=3)
+    other = cdgrab.DistributedSampler(24, order="cd-pair; unit=4", workers=2)
+    other.load_state_dict(sampler.global_state_dict())
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    next(iter(BatchSampler(sampler, 4, drop_last=False)))
+    sampler.observe_microbatch([parameter])
+    with pytest.raises(cdgrab.StateMismatch, match="in the middle of an epoch, with unit=4"):
+        other.load_state_dict(sampler.global_state_dict())
 
 
 def test_files_are_those_of_the_library(tmp_path):
