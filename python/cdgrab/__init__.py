@@ -2,7 +2,8 @@
 """cdgrab: the order in which your model should see its examples."""
 
 from cdgrab._build import TORCH_VERSION, VERSION
-from cdgrab.distributed import DistributedSampler, GlobalOrder
+from cdgrab._passes import GlobalOrder
+from cdgrab.distributed import DistributedSampler
 from cdgrab.errors import CommunicationError, Error, FileError, InvariantError, StateMismatch, UserError
 from cdgrab.geometry import GradientGeometry, gram, norms
 from cdgrab.sampler import BatchSampler, Sampler

@@ -9,28 +9,21 @@ import os
 import warnings
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.utils.data
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
+from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in
 from cdgrab._native import Native, observe_options
+from cdgrab._passes import Given, GlobalOrder, Pass
 from cdgrab.errors import StateMismatch, UserError
 from cdgrab.sampler import asking_for, from_entries, to_entries
 
-_CHUNK = 1 << 16
 _PADDINGS = ("pad", "drop", "uneven")
 _log = logging.getLogger("cdgrab")
-
-
-class _Given(NamedTuple):
-    """An example that was handed out; one that repeats another fills up a pass and is not balanced."""
-
-    worker: int
-    example: int
-    repeats: bool
 
 
 class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
@@ -104,9 +97,9 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._options = observe_options(reduction, batch_axis, parameters, pattern, budget)
         Joinable.__init__(self)
         self._given_group = group
-        self._group = _group_with_messages(group)
+        self._group = group_with_messages(group)
         # torch's own __init__ would ask for a process group where one process has none.
-        self.num_replicas, self.rank = _place(self._group, num_replicas, rank)
+        self.num_replicas, self.rank = place_in(self._group, num_replicas, rank)
         self.dataset: Any = range(dataset) if isinstance(dataset, int) else dataset
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self._padding = _padding(padding, drop_last)
@@ -132,7 +125,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._unit = int(self._native.unit())
         self._set_lengths()
         self._yielded: Counter[int] = Counter()  # by worker: handed to the loader, and the library was not told yet
-        self._given: deque[_Given] = deque()  # handed out and not observed, oldest first
+        self._given: deque[Given] = deque()  # handed out and not observed, oldest first
         self._passed: set[int] = set()  # observed before a load, and handed out again for a loop that skips them
         self._iterator: Iterator[int] | None = None  # the newest
         self._seen = False  # something was observed in this pass
@@ -145,7 +138,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
-        return _Pass(self, asking_for(self))
+        return Pass(self, asking_for(self))
 
     def __repr__(self) -> str:
         return (
@@ -240,7 +233,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 "many ranks as workers"
             )
         # DDP looks at the annotations of a hook, and takes none for these.
-        model.register_comm_hook(_Averaging(self, model), lambda state, bucket: state.average(bucket))
+        model.register_comm_hook(Averaging(self, model), lambda state, bucket: state.average(bucket))
 
     def set_epoch(self, epoch: int) -> None:
         """Advisory, for loops that call it: the order is state, and no function of the epoch's number."""
@@ -260,7 +253,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
 
     def join_hook(self, **_: Any) -> JoinHook:
         """For torch's Join, after the model: a rank that is through goes on answering the others' rounds."""
-        return _Answering(self)
+        return Answering(self)
 
     @property
     def join_device(self) -> torch.device:
@@ -427,7 +420,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             self._native.hand_out(worker, count)
         self._yielded.clear()
 
-    def _hand_out(self, given: _Given) -> None:
+    def _hand_out(self, given: Given) -> None:
         if not given.repeats:
             self._yielded[given.worker] += 1
         if given.repeats or given.example not in self._passed:
@@ -473,7 +466,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
 
     def _outstanding(
         self, count: int | None, indices: Sequence[int] | torch.Tensor | None, where: str
-    ) -> Sequence[_Given]:
+    ) -> Sequence[Given]:
         if (count is None) == (indices is None):
             raise UserError(f"{where} takes batch_size or indices=, one of the two")
         if indices is None:
@@ -483,27 +476,27 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                     "observe every batch once, in the loader's sequence, or name the examples: indices="
                 )
             return [self._given[k] for k in range(int(count))]  # type: ignore[arg-type]
-        places: dict[int, deque[_Given]] = {}
+        places: dict[int, deque[Given]] = {}
         for given in self._given:
             places.setdefault(given.example, deque()).append(given)
         found = []
         for example in torch.as_tensor(indices, dtype=torch.int64).tolist():
             here = places.get(example)
-            found.append(here.popleft() if here else _Given(int(self._native.owner(example)), example, False))
+            found.append(here.popleft() if here else Given(int(self._native.owner(example)), example, False))
         return found
 
-    def _oldest_unit(self, where: str) -> Sequence[_Given]:
+    def _oldest_unit(self, where: str) -> Sequence[Given]:
         if not self._given:
             raise UserError(f"{where}: nothing is handed out that is not observed; iterate over the sampler first")
         first = self._given[0]
-        unit: list[_Given] = []
+        unit: list[Given] = []
         for given in self._given:
             if len(unit) == self._unit or (given.worker, given.repeats) != (first.worker, first.repeats):
                 break
             unit.append(given)
         return unit
 
-    def _observed(self, given: Sequence[_Given]) -> None:
+    def _observed(self, given: Sequence[Given]) -> None:
         self._seen = True
         self._batch = len(given)
         if all(mine is theirs for mine, theirs in zip(self._given, given, strict=False)):
@@ -511,7 +504,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 self._given.popleft()
         else:
             gone = Counter(given)
-            kept: deque[_Given] = deque()
+            kept: deque[Given] = deque()
             for one in self._given:
                 if gone[one] > 0:
                     gone[one] -= 1
@@ -568,175 +561,6 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(f"cdgrab: {text}", stacklevel=3)
-
-
-class GlobalOrder(torch.utils.data.Sampler[int]):
-    """The orders of all workers in turn, `block` examples of each: what a framework deals to the ranks.
-
-    Dealt that way, the k-th block of every rank is its worker's; so there is one worker per rank, and every rank
-    iterates over everything. Passes are whole blocks: workers repeat examples, or drop their last, as `padding` says.
-    """
-
-    def __init__(self, sampler: DistributedSampler, block: int) -> None:
-        if block < 1 or sampler.workers != sampler.num_replicas:
-            raise UserError(
-                f"global_order({block}) of {sampler.workers} workers on {sampler.num_replicas} ranks; a block is 1 "
-                "example or more, and every rank has one worker"
-            )
-        sizes = [int(sampler._native.share_size(worker)) for worker in range(sampler.workers)]
-        if sampler._padding == "uneven" or (
-            sampler._unit > 1 and sampler._padding == "pad" and any(size % block for size in sizes)
-        ):
-            raise UserError(
-                f"global_order({block}) with padding={sampler._padding!r} and unit={sampler._unit}; blocks are whole: "
-                "'drop' is allowed, and 'pad' without a unit or with shares that are multiples of the block"
-            )
-        self.sampler = sampler
-        self._block = block
-        self._blocks = min(sizes) // block if sampler._padding == "drop" else -(-max(sizes) // block)
-
-    def __len__(self) -> int:
-        return self._blocks * self._block * self.sampler.workers
-
-    def __iter__(self) -> Iterator[int]:
-        return _Pass(self.sampler, asking_for(self), self)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Nothing: frameworks count passes, from 0 after every start."""
-
-    def stream(self) -> Iterator[_Given]:
-        sampler, length = self.sampler, self._blocks * self._block
-        lanes = []
-        for worker in range(sampler.workers):
-            order = sampler._native.order(worker)
-            filled = sampler._filled(worker, order[:length], max(0, length - len(order)))
-            lanes.append((worker, filled, max(0, length - len(order))))
-        return _in_turn(lanes, self._block)
-
-
-class _Pass(Iterator[int]):
-    """One pass; the epoch begins with its first example, so that a peek at a loader costs nothing."""
-
-    def __init__(self, sampler: DistributedSampler, batches: Any, everything: GlobalOrder | None = None) -> None:
-        if type(batches).__module__.startswith("torchdata."):
-            raise UserError(
-                "StatefulDataLoader keeps the sampler as it was when a batch was fetched, ahead of training; use "
-                "torch's DataLoader, and save the sampler's state_dict() or global_state_dict() yourself"
-            )
-        self._sampler = sampler
-        size = getattr(batches, "batch_size", None)
-        self._size = size if isinstance(size, int) else 0
-        self._drop_last = self._size > 0 and getattr(batches, "drop_last", None) is True
-        self._everything = everything
-        self._stream: Iterator[_Given] | None = None
-
-    def __iter__(self) -> _Pass:
-        return self
-
-    def __next__(self) -> int:
-        sampler = self._sampler
-        if self._stream is None:
-            self._stream = self._begin()
-        elif sampler._iterator is not self:
-            raise UserError(
-                "an iterator of a sampler that has begun another pass, or was loaded, since; use the newest"
-            )
-        try:
-            given = next(self._stream)
-        except StopIteration:
-            sampler._through = True
-            raise
-        if given.worker in sampler._hosted:
-            sampler._hand_out(given)
-        return given.example
-
-    def _begin(self) -> Iterator[_Given]:
-        sampler = self._sampler
-        if self._everything is None:
-            sampler._begin(self, self._size, self._drop_last)
-            lanes = sampler._lanes()
-            return _in_turn(lanes, self._size or sampler._unit)
-        loaded, epoch = sampler._loaded, sampler.epoch
-        sampler._begin(self, 0, False)
-        if loaded and sampler.epoch == epoch and any(sampler._native.position(w)[1] for w in sampler._hosted):
-            raise UserError("a global order goes on from the first batch of an epoch; load with replay=True")
-        return self._everything.stream()
-
-
-def _in_turn(lanes: list[tuple[int, torch.Tensor, int]], block: int) -> Iterator[_Given]:
-    """A block of each worker in turn; the last of its examples repeat others."""
-    if len(lanes) == 1:
-        block = _CHUNK
-    longest = max((len(examples) for _, examples, _ in lanes), default=0)
-    for first in range(0, longest, block):
-        for worker, examples, repeats in lanes:
-            real = len(examples) - repeats
-            for k, example in enumerate(examples[first : first + block].tolist(), start=first):
-                yield _Given(worker, example, k >= real)
-
-
-class _Answering(JoinHook):
-    """A round with nothing to say for every step of a rank that goes on."""
-
-    def __init__(self, sampler: DistributedSampler) -> None:
-        self._sampler = sampler
-
-    def main_hook(self) -> None:
-        if self._sampler._native.balances():
-            self._sampler._native.step()
-
-
-class _Averaging:
-    """DDP's communication hook: buckets wait for the last, and are averaged as one vector.
-
-    Its coordinates are in the order of the model's parameters, which buckets are not, and which stays.
-    """
-
-    def __init__(self, sampler: DistributedSampler, model: torch.nn.parallel.DistributedDataParallel) -> None:
-        self._sampler = sampler
-        ignored = set(model.parameters_to_ignore)
-        self._parameters = [
-            parameter
-            for name, parameter in model.module.named_parameters()
-            if parameter.requires_grad and name not in ignored
-        ]
-        self._gradients: dict[int, torch.Tensor] = {}
-        self._waiting: list[tuple[torch.futures.Future[torch.Tensor], torch.Tensor]] = []
-
-    def average(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        self._waiting.append((future, bucket.buffer()))
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            self._gradients[id(parameter)] = gradient
-        if bucket.is_last():
-            gradients = [self._gradients[id(parameter)] for parameter in self._parameters]
-            waiting, self._waiting, self._gradients = self._waiting, [], {}
-            self._sampler._average(gradients)
-            for one, buffer in waiting:
-                one.set_result(buffer)
-        return future
-
-
-def _group_with_messages(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
-    """The group, or one of the same ranks for messages in the CPU's memory if it has none; None: one process."""
-    if not (dist.is_available() and dist.is_initialized()):
-        if group is not None:
-            raise UserError("a group without torch.distributed; call init_process_group first")
-        return None
-    if group is None:
-        group = dist.group.WORLD
-    if "cpu:" in dist.get_backend_config(group):
-        return group
-    ranks = dist.get_process_group_ranks(group)
-    return dist.new_group(ranks, backend="gloo", use_local_synchronization=True)  # type: ignore[no-any-return]
-
-
-def _place(group: dist.ProcessGroup | None, num_replicas: int | None, rank: int | None) -> tuple[int, int]:
-    here = (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
-    if num_replicas not in (None, here[0]) or rank not in (None, here[1]):
-        remedy = "call init_process_group first" if group is None else "leave them out, or give group="
-        raise UserError(f"num_replicas={num_replicas}, rank={rank}, but this is rank {here[1]} of {here[0]}; {remedy}")
-    return here
 
 
 def _padding(padding: str | None, drop_last: bool) -> str:

@@ -442,7 +442,7 @@ def a_killed_rank_makes_the_others_stop() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(float(os.environ.get("CDGRAB_RANKS_TIMEOUT", "100")), exit=True)
+    faulthandler.dump_traceback_later(float(os.environ.get("CDGRAB_RANKS_TIMEOUT", "170")), exit=True)
     dist.init_process_group("gloo")
     chosen = {name: CASES[name] for name in sys.argv[2:]} or CASES
     run_cases(chosen, dist.get_rank(), dist.get_world_size(), FOLDER)

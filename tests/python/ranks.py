@@ -29,7 +29,7 @@ def start(ranks: int, script: Path, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], folder: Path, ranks: int, timeout: float = 150) -> dict[str, list[str]]:
+def finish(process: subprocess.Popen[str], folder: Path, ranks: int, timeout: float = 200) -> dict[str, list[str]]:
     """By case: what each rank says of it, "" if it holds. Nothing for a case that no rank came to."""
     try:
         output, _ = process.communicate(timeout=timeout)

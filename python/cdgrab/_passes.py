@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank of many hands out: passes over its workers' examples, or over everybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.utils.data
+
+from cdgrab.errors import UserError
+from cdgrab.sampler import asking_for
+
+if TYPE_CHECKING:
+    from cdgrab.distributed import DistributedSampler
+
+_CHUNK = 1 << 16
+
+
+class Given(NamedTuple):
+    """An example that was handed out; one that repeats another fills up a pass and is not balanced."""
+
+    worker: int
+    example: int
+    repeats: bool
+
+
+class GlobalOrder(torch.utils.data.Sampler[int]):
+    """The orders of all workers in turn, `block` examples of each: what a framework deals to the ranks.
+
+    Dealt that way, the k-th block of every rank is its worker's; so there is one worker per rank, and every rank
+    iterates over everything. Passes are whole blocks: workers repeat examples, or drop their last, as `padding` says.
+    """
+
+    def __init__(self, sampler: DistributedSampler, block: int) -> None:
+        if block < 1 or sampler.workers != sampler.num_replicas:
+            raise UserError(
+                f"global_order({block}) of {sampler.workers} workers on {sampler.num_replicas} ranks; a block is 1 "
+                "example or more, and every rank has one worker"
+            )
+        sizes = [int(sampler._native.share_size(worker)) for worker in range(sampler.workers)]
+        if sampler._padding == "uneven" or (
+            sampler._unit > 1 and sampler._padding == "pad" and any(size % block for size in sizes)
+        ):
+            raise UserError(
+                f"global_order({block}) with padding={sampler._padding!r} and unit={sampler._unit}; blocks are whole: "
+                "'drop' is allowed, and 'pad' without a unit or with shares that are multiples of the block"
+            )
+        self.sampler = sampler
+        self._block = block
+        self._blocks = min(sizes) // block if sampler._padding == "drop" else -(-max(sizes) // block)
+
+    def __len__(self) -> int:
+        return self._blocks * self._block * self.sampler.workers
+
+    def __iter__(self) -> Iterator[int]:
+        return Pass(self.sampler, asking_for(self), self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing: frameworks count passes, from 0 after every start."""
+
+    def stream(self) -> Iterator[Given]:
+        sampler, length = self.sampler, self._blocks * self._block
+        lanes = []
+        for worker in range(sampler.workers):
+            order = sampler._native.order(worker)
+            filled = sampler._filled(worker, order[:length], max(0, length - len(order)))
+            lanes.append((worker, filled, max(0, length - len(order))))
+        return in_turn(lanes, self._block)
+
+
+class Pass(Iterator[int]):
+    """One pass; the epoch begins with its first example, so that a peek at a loader costs nothing."""
+
+    def __init__(self, sampler: DistributedSampler, batches: Any, everything: GlobalOrder | None = None) -> None:
+        if type(batches).__module__.startswith("torchdata."):
+            raise UserError(
+                "StatefulDataLoader keeps the sampler as it was when a batch was fetched, ahead of training; use "
+                "torch's DataLoader, and save the sampler's state_dict() or global_state_dict() yourself"
+            )
+        self._sampler = sampler
+        size = getattr(batches, "batch_size", None)
+        self._size = size if isinstance(size, int) else 0
+        self._drop_last = self._size > 0 and getattr(batches, "drop_last", None) is True
+        self._everything = everything
+        self._stream: Iterator[Given] | None = None
+
+    def __iter__(self) -> Pass:
+        return self
+
+    def __next__(self) -> int:
+        sampler = self._sampler
+        if self._stream is None:
+            self._stream = self._begin()
+        elif sampler._iterator is not self:
+            raise UserError(
+                "an iterator of a sampler that has begun another pass, or was loaded, since; use the newest"
+            )
+        try:
+            given = next(self._stream)
+        except StopIteration:
+            sampler._through = True
+            raise
+        if given.worker in sampler._hosted:
+            sampler._hand_out(given)
+        return given.example
+
+    def _begin(self) -> Iterator[Given]:
+        sampler = self._sampler
+        if self._everything is None:
+            sampler._begin(self, self._size, self._drop_last)
+            lanes = sampler._lanes()
+            return in_turn(lanes, self._size or sampler._unit)
+        loaded, epoch = sampler._loaded, sampler.epoch
+        sampler._begin(self, 0, False)
+        if loaded and sampler.epoch == epoch and any(sampler._native.position(w)[1] for w in sampler._hosted):
+            raise UserError("a global order goes on from the first batch of an epoch; load with replay=True")
+        return self._everything.stream()
+
+
+def in_turn(lanes: list[tuple[int, torch.Tensor, int]], block: int) -> Iterator[Given]:
+    """A block of each worker in turn; the last of its examples repeat others."""
+    if len(lanes) == 1:
+        block = _CHUNK
+    longest = max((len(examples) for _, examples, _ in lanes), default=0)
+    for first in range(0, longest, block):
+        for worker, examples, repeats in lanes:
+            real = len(examples) - repeats
+            for k, example in enumerate(examples[first : first + block].tolist(), start=first):
+                yield Given(worker, example, k >= real)
