@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <new>
@@ -74,21 +75,25 @@ std::vector<float> random_block(std::size_t count, std::uint64_t seed) {
   return block;
 }
 
-/// What a rank sends in one step, by verb.
+/// What a rank sends in one step, by verb, and what it receives.
 struct Sent {
   double heads = 0.0;    // all_gather
   double vectors = 0.0;  // all_to_all
   double sums = 0.0;
+  double received = 0.0;
   [[nodiscard]] double all() const { return heads + vectors + sums; }
 };
 
 Sent operator-(const Sent& a, const Sent& b) {
-  return {a.heads - b.heads, a.vectors - b.vectors, a.sums - b.sums};
+  return {a.heads - b.heads, a.vectors - b.vectors, a.sums - b.sums, a.received - b.received};
 }
 
 Sent sent_by(const Communicator& communicator) {
   const auto bytes = [&](Verb verb) { return static_cast<double>(communicator.traffic(verb).sent); };
-  return {bytes(Verb::kAllGather), bytes(Verb::kAllToAll), bytes(Verb::kSum)};
+  double received = 0.0;
+  for (const Verb verb : {Verb::kSum, Verb::kAllGather, Verb::kAllToAll})
+    received += static_cast<double>(communicator.traffic(verb).received);
+  return {bytes(Verb::kAllGather), bytes(Verb::kAllToAll), bytes(Verb::kSum), received};
 }
 
 /// One worker of m, which deposits a batch of vectors at every step, or gives one to be averaged.
@@ -178,7 +183,8 @@ class AllGather {
 
 // ---- bytes
 
-/// The most that a rank sends in one of `steps` steps; what only the first one sends is left out.
+/// The most that a rank sends, and that one receives, in one of `steps` steps; what only the first one sends
+/// is left out.
 Sent count(std::size_t ranks, std::size_t steps,
            const std::function<std::function<void()>(Communicator&, std::size_t all_steps)>& make) {
   std::vector<Sent> sent(ranks);
@@ -192,7 +198,9 @@ Sent count(std::size_t ranks, std::size_t steps,
   const auto most = std::max_element(sent.begin(), sent.end(),
                                      [](const Sent& a, const Sent& b) { return a.all() < b.all(); });
   const double each = static_cast<double>(steps);
-  return {most->heads / each, most->vectors / each, most->sums / each};
+  double received = 0.0;
+  for (const Sent& of_rank : sent) received = std::max(received, of_rank.received);
+  return {most->heads / each, most->vectors / each, most->sums / each, received / each};
 }
 
 Sent count_deposits(const std::string& spec, std::size_t ranks, const std::vector<float>& block) {
@@ -224,9 +232,17 @@ std::string parts_text(const Sent& sent) {
 
 std::string verdict(double value, double goal) { return value <= goal ? "met" : "MISSED"; }
 
-/// With a fixed number of pairs per sum, sums grow with m and vectors do not.
-std::string takeover(const Sent& sent, std::size_t ranks) {
-  return fmt::format("{:.0f}", static_cast<double>(ranks) * sent.vectors / sent.sums);
+/// Where sums would be as much as vectors. In pieces a sum of n numbers sends 16 n bytes, and p = m * B / 2
+/// pairs have p * p / 2 products: with all pairs of a step in one sum, sums grow with m squared. With a fixed
+/// number of pairs to a sum, which is what we do, they grow with m.
+void takeover(std::size_t dim, const Sent& sent, std::size_t ranks) {
+  const double vectors = kBatch / 2.0 * static_cast<double>(dim) * sizeof(float);
+  const double squared = 16.0 * (kBatch / 2.0) * (kBatch / 2.0) / 2.0;
+  fmt::print(
+      "\nd = {}: sums would take over from vectors at m = {:.0f} with one sum per step, m squared numbers; "
+      "as it "
+      "is, at m = {:.0f}\n",
+      dim, std::sqrt(vectors / squared), static_cast<double>(ranks) * sent.vectors / sent.sums);
 }
 
 void traffic_table(std::size_t most_ranks) {
@@ -257,10 +273,10 @@ void traffic_table(std::size_t most_ranks) {
                        dim > 500000 ? fmt::format("goal 0.01: {}", verdict(added / ddp, 0.01)) : "no goal",
                        bytes_text(average.sums), bytes_text(added - average.sums)));
       line("  sketched, " + std::string(kSketched).substr(9), sketched.all(), sketched.all() / ddp,
-           fmt::format("goal 0.05: {}; {}", verdict(sketched.all() / ddp, 0.05), parts_text(sketched)));
+           fmt::format("goal 0.05: {}; {}", verdict(sketched.all() / ddp, 0.05),
+                       parts_text(sketched) + ", rank 0 receives " + bytes_text(sketched.received)));
       line("the published all-gather", gathered, gathered / ddp, "");
-      fmt::print("  sums would be as much as vectors at m = {} (per example), {} (sketched)\n",
-                 takeover(each, ranks), takeover(sketched, ranks));
+      if (ranks == 64) takeover(dim, each, ranks);
     }
   }
 }

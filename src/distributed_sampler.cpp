@@ -8,6 +8,7 @@
 #include <cmath>
 #include <exception>
 #include <future>
+#include <limits>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -116,6 +117,7 @@ class DistributedSampler::Impl {
 
   void begin();
   std::vector<Index> next(std::size_t worker, std::size_t count);
+  [[nodiscard]] std::vector<Index> upcoming(std::size_t worker, std::size_t count);
   template <class T>
   void deposit(std::size_t worker, const Rows<T>& rows, const std::vector<Index>& positions);
   void deposit_block(std::size_t worker, const std::vector<Index>& positions);
@@ -141,7 +143,6 @@ class DistributedSampler::Impl {
   }
   [[nodiscard]] std::vector<Index> order(std::size_t worker) const;
   [[nodiscard]] EpochReport report(std::size_t worker) const;
-  [[nodiscard]] std::vector<Index> examples_of(std::size_t worker, std::span<const Index> locals) const;
   /// The worker's epoch. Throws UserError unless it is hosted here.
   Epoch& hosted_epoch(std::size_t worker, const char* where);
   [[nodiscard]] Epoch& any_epoch(std::size_t worker);
@@ -185,10 +186,14 @@ class DistributedSampler::Impl {
   [[nodiscard]] bool independent() const { return spec_.name == OrderName::kIndependentPair; }
   HostedWorker& here(std::size_t worker) { return workers_[worker - hosted_.begin]; }
 
+  [[nodiscard]] std::vector<Index> to_visit(std::size_t worker, std::span<const Index> locals) const;
   void make_workers();
   void start_first_epoch();
   void start_epoch_rounds();
   [[nodiscard]] Coordinator::Plan plan() const;
+  [[nodiscard]] std::size_t holders(std::size_t dim) const {
+    return dim <= options_.whole_up_to ? 1 : communicator_->ranks();
+  }
   template <class T>
   void check_vectors(std::size_t dim, const char* where);
   template <class T>
@@ -199,7 +204,7 @@ class DistributedSampler::Impl {
   void balance_alone(std::size_t worker, const std::vector<Index>& positions);
   void pack_pairs(std::size_t worker, const std::vector<Index>& positions);
   void observed(std::size_t worker, const std::vector<Index>& positions);
-  [[nodiscard]] std::optional<Operand> usable(std::size_t row);
+  [[nodiscard]] std::optional<Operand> usable(std::size_t row) const;
   [[nodiscard]] Outgoing take_outgoing();
   template <class Job>
   void put(Job job);
@@ -211,8 +216,16 @@ class DistributedSampler::Impl {
   void save_common(State& state) const;
   void save_outgoing(State& state) const;
   void require_loadable(const State& state) const;
+  [[nodiscard]] LoadReport load_report(const Shares& before) const;
   void load_epochs(const State& state);
-  LoadReport deal_epochs(const State& state, const Shares& before);
+  /// Of an example, or of a unit.
+  struct Place {
+    std::uint64_t turn = 0;  ///< of the old workers
+    Code code = kUnobserved;
+    bool visited = false;
+  };
+  void deal_epochs(const State& state, const Shares& before);
+  [[nodiscard]] std::vector<Place> old_places(const State& state, const Shares& before) const;
   void load_vectors(const State& state, bool same_shares, Impl& old);
   void load_slices(const State& state, bool same_shares, Impl& old);
   void load_alone(const State& state, bool same_shares, Impl& old);
@@ -222,6 +235,9 @@ class DistributedSampler::Impl {
   void load_waiting(const State& state, std::size_t worker);
 
   std::vector<HostedWorker> workers_;
+  /// By worker and place in its share: 1 where an example of a unit that is to come was visited under other
+  /// shares.
+  std::vector<std::vector<std::uint8_t>> visited_;
   Outgoing outgoing_;
   std::optional<bool>
       sliced_carries_;  ///< cd-pair: how this epoch's vectors come: by average(), by deposit()
@@ -286,13 +302,20 @@ DistributedSampler::Impl::Impl(const Impl& like, std::uint64_t seed)
 }
 
 Coordinator::Plan DistributedSampler::Impl::plan() const {
-  const std::uint64_t made[] = {hash_of(print_spec(spec_)), options_.seed, shares_.fingerprint()};
-  return {spec_, options_.seed, hash_of(made), unit_counts(shares_, spec_.unit), options_.hold_limit};
+  const std::uint64_t made[] = {hash_of(print_spec(spec_)), options_.seed, shares_.fingerprint(),
+                                options_.whole_up_to};
+  return {spec_,
+          options_.seed,
+          hash_of(made),
+          unit_counts(shares_, spec_.unit),
+          options_.hold_limit,
+          options_.whole_up_to};
 }
 
 void DistributedSampler::Impl::make_workers() {
   const std::size_t workers = shares_.workers();
   last_reports_.resize(workers);
+  visited_.resize(workers);
   for (std::size_t w = 0; w < workers; ++w) {
     const std::size_t examples = shares_.size(w);
     orders_.push_back(make_order(spec_, unit_count(examples, spec_.unit), examples % spec_.unit != 0));
@@ -337,14 +360,6 @@ Epoch& DistributedSampler::Impl::hosted_epoch(std::size_t worker, const char* wh
                                      worker, communicator_->rank(), hosted_.size(), hosted_.begin));
 }
 
-std::vector<Index> DistributedSampler::Impl::examples_of(std::size_t worker,
-                                                         std::span<const Index> locals) const {
-  std::vector<Index> examples;
-  examples.reserve(locals.size());
-  for (const Index local : locals) examples.push_back(shares_.example(worker, local));
-  return examples;
-}
-
 std::size_t DistributedSampler::Impl::observed_here() const {
   std::size_t observed = 0;
   for (std::size_t w = hosted_.begin; w < hosted_.end; ++w) observed += epochs_[w].observed();
@@ -372,12 +387,40 @@ void DistributedSampler::Impl::begin() {
 std::vector<Index> DistributedSampler::Impl::next(std::size_t worker, std::size_t count) {
   Epoch& epoch = hosted_epoch(worker, "DistributedSampler::next");
   begun_ = true;
-  const std::span<const Index> handed = epoch.next(count);
-  if (!handed.empty() && resumed_) {
+  std::vector<Index> examples;
+  bool any = true;
+  while (any && examples.empty()) {
+    const std::span<const Index> handed = epoch.next(count);
+    any = !handed.empty();
+    examples = to_visit(worker, handed);
+  }
+  if (!examples.empty() && resumed_) {
     resumed_ = false;
     observed_before_ = observed_here();
   }
-  return examples_of(worker, handed);
+  return examples;
+}
+
+/// What next() would return.
+std::vector<Index> DistributedSampler::Impl::upcoming(std::size_t worker, std::size_t count) {
+  const Epoch& epoch = hosted_epoch(worker, "DistributedSampler::upcoming");
+  for (std::size_t places = count;; places += count) {
+    const std::vector<Index> locals = epoch.upcoming(places);
+    std::vector<Index> examples =
+        to_visit(worker, std::span(locals).subspan(std::min(places - count, locals.size())));
+    if (!examples.empty() || locals.size() < places || count == 0) return examples;
+  }
+}
+
+/// These examples of the worker's share, but for those that were visited under other shares.
+std::vector<Index> DistributedSampler::Impl::to_visit(std::size_t worker,
+                                                      std::span<const Index> locals) const {
+  std::vector<Index> examples;
+  examples.reserve(locals.size());
+  const std::vector<std::uint8_t>& visited = visited_[worker];
+  for (const Index local : locals)
+    if (visited.empty() || visited[local] == 0) examples.push_back(shares_.example(worker, local));
+  return examples;
 }
 
 std::vector<Index> DistributedSampler::Impl::order(std::size_t worker) const {
@@ -431,7 +474,7 @@ void DistributedSampler::Impl::prepare(std::size_t input_dim) {
   way.sketch = make_sketch<T>(spec_.sketch, units_, input_dim, options_.shapes, options_.seed);
   const std::size_t dim = way.sketch == nullptr ? input_dim : way.sketch->output_dim();
   if (coordinates() && way.sender == nullptr) {
-    auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks());
+    auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks(), holders(dim));
     way.sender = sender.get();
     sender_ = std::move(sender);
   }
@@ -540,7 +583,7 @@ void DistributedSampler::Impl::balance_alone(std::size_t worker, const std::vect
 }
 
 /// The row, to unit length if the spec says so; nothing if its length is seen not to be finite.
-std::optional<Operand> DistributedSampler::Impl::usable(std::size_t row) {
+std::optional<Operand> DistributedSampler::Impl::usable(std::size_t row) const {
   double scale = 1.0;
   if (spec_.normalize) {
     const double norm2 = sender_->norm2(row);
@@ -768,6 +811,7 @@ void DistributedSampler::Impl::end_epoch() {
     worker.waiting.reset();
     if (worker.balancer && worker.geometry != nullptr) worker.balancer->end_epoch(*worker.geometry);
   }
+  visited_.assign(epochs_.size(), {});
   ++number_;
   start_epoch_rounds();
   sliced_carries_.reset();
@@ -834,6 +878,7 @@ void DistributedSampler::Impl::save_common(State& state) const {
     State words;
     epochs_[w].save(words);
     if (!hosted_.contains(w)) words.set("handed_out", std::int64_t{0});  // its rank knows
+    if (!visited_[w].empty()) words.set("visited", std::span<const std::uint8_t>(visited_[w]));
     state.set_part(worker_key(w), words);
   }
   coordinator_->save_bookkeeping(state);
@@ -928,11 +973,10 @@ LoadReport DistributedSampler::Impl::load(const State& state, Impl& old) {
     throw StateMismatch(kLoad, "a state of one rank with other shares; load one that save() made");
   number_ = stored_count(state, "epoch");
   begun_ = state.integer("begun") != 0;
-  LoadReport report;
   if (same_shares)
     load_epochs(state);
   else
-    report = deal_epochs(state, before);
+    deal_epochs(state, before);
   start_epoch_rounds();
   std::vector<std::size_t> arrived;
   for (const Epoch& epoch : epochs_) arrived.push_back(epoch.observed());
@@ -940,87 +984,100 @@ LoadReport DistributedSampler::Impl::load(const State& state, Impl& old) {
   if (local) load_outgoing(state);
   load_vectors(state, same_shares, old);
 
-  report.reshared = !same_shares;
-  report.workers_before = before.workers();
   resumed_ = true;
-  resumed_over_ = true;
-  for (std::size_t w = 0; w < epochs_.size(); ++w) {
-    const std::size_t left = epochs_[w].left();
-    report.remaining += left;
-    report.visited += shares_.size(w) - left;
-    if (left >= smallest_batch_) resumed_over_ = false;
-  }
+  resumed_over_ = std::all_of(epochs_.begin(), epochs_.end(),
+                              [this](const Epoch& epoch) { return epoch.left() < smallest_batch_; });
   if (local) resumed_over_ = state.integer("left") == 0;
-  if (!same_shares)
-    report.text = fmt::format(
-        "{} workers took over from {} in epoch {}: {} examples visited, {} to come, each once; the signs "
-        "that "
-        "had fallen stay, {}",
-        shares_.workers(), before.workers(), number_, report.visited, report.remaining,
-        coordinates()
-            ? "and so does the accumulator; what waited for a partner or for its turn counts as unseen"
-            : "and the workers' own accumulators start anew");
+  return load_report(before);
+}
+
+LoadReport DistributedSampler::Impl::load_report(const Shares& before) const {
+  LoadReport report;
+  report.reshared = !(before == shares_);
+  report.workers_before = before.workers();
+  for (std::size_t w = 0; w < epochs_.size(); ++w)
+    report.remaining += to_visit(w, epochs_[w].upcoming(shares_.size(w))).size();
+  report.visited = shares_.examples() - report.remaining;
+  if (!report.reshared) return report;
+  report.text =
+      fmt::format("{} workers took over from {} in epoch {}: {} examples visited, {} to come, each once",
+                  shares_.workers(), before.workers(), number_, report.visited, report.remaining);
+  if (coordinates())
+    report.text += "; signs that had fallen and the accumulator stay, what waited counts as unseen";
+  if (independent()) report.text += "; signs that had fallen stay, the workers' accumulators start anew";
   return report;
 }
 
 void DistributedSampler::Impl::load_epochs(const State& state) {
-  for (std::size_t w = 0; w < epochs_.size(); ++w) epochs_[w].load(state.part(worker_key(w)));
+  for (std::size_t w = 0; w < epochs_.size(); ++w) {
+    const State words = state.part(worker_key(w));
+    epochs_[w].load(words);
+    if (words.contains("visited")) visited_[w] = words.elements<std::uint8_t>("visited", shares_.size(w));
+  }
 }
 
-/// Every example goes to its new worker with the code it had. What was visited comes first, and counts as
-/// handed out; both parts are in the sequence in which the old workers took turns.
-LoadReport DistributedSampler::Impl::deal_epochs(const State& state, const Shares& before) {
-  struct Place {
-    std::uint64_t turn = 0;
-    Code code = kUnobserved;
-    bool visited = false;
-  };
-  std::vector<Place> places(shares_.examples());
-  bool any_visited = false;
+/// Every example goes to its new worker. Units that were visited whole come first, and count as handed out;
+/// of the others, what was visited is passed over. Both are in the sequence in which the old workers took
+/// turns.
+void DistributedSampler::Impl::deal_epochs(const State& state, const Shares& before) {
+  const std::vector<Place> places = old_places(state, before);
+  for (std::size_t w = 0; w < epochs_.size(); ++w) {
+    const std::size_t size = shares_.size(w);
+    std::vector<Place> units(epochs_[w].units(),
+                             Place{std::numeric_limits<std::uint64_t>::max(), kUnobserved, true});
+    for (std::size_t k = 0; k < size; ++k) {
+      const Place& place = places[shares_.example(w, k)];
+      Place& unit = units[k / spec_.unit];
+      unit.turn = std::min(unit.turn, place.turn);
+      unit.visited = unit.visited && place.visited;
+      if (unit.code == kUnobserved) unit.code = place.code;
+    }
+    for (Place& unit : units)
+      if (!unit.visited) unit.code = kUnobserved;
+    std::vector<Index> order = identity_order(units.size());
+    const auto whole = static_cast<std::ptrdiff_t>(size / spec_.unit);  // a short unit stays last
+    std::sort(order.begin(), order.begin() + whole, [&](Index a, Index b) {
+      if (units[a].visited != units[b].visited) return units[a].visited;
+      return units[a].turn < units[b].turn;
+    });
+    const auto prefix = std::find_if(order.begin(), order.end(), [&](Index u) { return !units[u].visited; });
+    std::vector<Code> codes;
+    for (const Index unit : order) codes.push_back(units[unit].code);
+    const std::size_t handed_out =
+        std::min(static_cast<std::size_t>(prefix - order.begin()) * spec_.unit, size);
+    State words;
+    words.set("order.current", std::span<const Index>(order));
+    words.set("codes", std::span<const Code>(codes));
+    words.set("handed_out", static_cast<std::int64_t>(handed_out));
+    epochs_[w].load(words);
+    for (const Index local : epochs_[w].upcoming(size)) {
+      if (!places[shares_.example(w, local)].visited) continue;
+      visited_[w].resize(size);
+      visited_[w][local] = 1;
+    }
+  }
+}
+
+/// Where every example stood under the shares of the state.
+std::vector<DistributedSampler::Impl::Place> DistributedSampler::Impl::old_places(
+    const State& state, const Shares& before) const {
+  std::vector<Place> places(before.examples());
   for (std::size_t w = 0; w < before.workers(); ++w) {
+    const State words = state.part(worker_key(w));
     Epoch epoch(before.size(w), spec_.unit, spec_.levels(), false);
-    epoch.load(state.part(worker_key(w)));
-    const std::size_t handed_out = epoch.handed_out();
+    epoch.load(words);
+    std::vector<std::uint8_t> visited(before.size(w));
+    if (words.contains("visited")) visited = words.elements<std::uint8_t>("visited", before.size(w));
     std::size_t at = 0;
     for (std::size_t t = 0; t < epoch.units(); ++t) {
       const std::size_t first = epoch.order()[t] * spec_.unit;
       const Code code = std::as_const(epoch).codes()[t];
-      for (std::size_t k = first; k < std::min(first + spec_.unit, before.size(w)); ++k, ++at) {
-        const bool visited = at < handed_out || code != kUnobserved;
-        places[before.example(w, k)] = {t * before.workers() + w, code, visited};
-        any_visited = any_visited || visited;
-      }
+      for (std::size_t k = first; k < std::min(first + spec_.unit, before.size(w)); ++k, ++at)
+        places[before.example(w, k)] = {t * before.workers() + w, code,
+                                        at < epoch.handed_out() || code != kUnobserved || visited[k] != 0};
     }
   }
-  if (spec_.unit > 1 && any_visited)
-    throw StateMismatch(kLoad,
-                        fmt::format("a state of {} workers in the middle of an epoch, with unit={}: what {} "
-                                    "workers have as units is visited in part; load it with the same "
-                                    "workers, or one of the beginning of an epoch",
-                                    before.workers(), spec_.unit, shares_.workers()));
-  for (std::size_t w = 0; w < epochs_.size(); ++w) {
-    std::vector<Index> order = identity_order(epochs_[w].units());
-    const auto place = [&](Index unit) -> const Place& {
-      return places[shares_.example(w, unit * spec_.unit)];
-    };
-    const std::size_t whole = shares_.size(w) / spec_.unit;  // a short unit stays last
-    std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(whole), [&](Index a, Index b) {
-      if (place(a).visited != place(b).visited) return place(a).visited;
-      return place(a).turn < place(b).turn;
-    });
-    std::vector<Code> codes;
-    std::int64_t handed_out = 0;
-    for (const Index unit : order) {
-      codes.push_back(place(unit).code);
-      handed_out += place(unit).visited ? 1 : 0;
-    }
-    State words;
-    words.set("order.current", std::span<const Index>(order));
-    words.set("codes", std::span<const Code>(codes));
-    words.set("handed_out", handed_out);
-    epochs_[w].load(words);
-  }
-  return {};
+  return places;
 }
 
 void DistributedSampler::Impl::load_vectors(const State& state, bool same_shares, Impl& old) {
@@ -1041,10 +1098,10 @@ void DistributedSampler::Impl::load_slices(const State& state, bool same_shares,
   const SliceHolder* holder = old.coordinator_->holder();
   if (own_geometry_) {
     const auto dense = [&]<class T>(T) {
-      auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks());
+      auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks(), holders(dim));
       path<T>().sender = sender.get();
       sender_ = std::move(sender);
-      made = std::make_unique<DenseSliceHolder<T>>(dim, communicator_->rank(), communicator_->ranks());
+      made = std::make_unique<DenseSliceHolder<T>>(dim, communicator_->rank(), holders(dim));
     };
     if (stored_type(state, "geometry.dtype") == DType::kF32)
       dense(float{});
@@ -1138,8 +1195,7 @@ std::vector<Index> DistributedSampler::next(std::size_t worker, std::size_t coun
   return impl_->next(worker, count);
 }
 std::vector<Index> DistributedSampler::upcoming(std::size_t worker, std::size_t count) const {
-  return impl_->examples_of(worker,
-                            impl_->hosted_epoch(worker, "DistributedSampler::upcoming").upcoming(count));
+  return impl_->upcoming(worker, count);
 }
 std::size_t DistributedSampler::outstanding(std::size_t worker) const {
   return impl_->hosted_epoch(worker, "DistributedSampler::outstanding").outstanding();

@@ -37,6 +37,9 @@ struct DistributedOptions {
   /// (B vectors per worker and step, a slice is 1/R of a vector), more where some workers lag behind. A round
   /// that would need more is refused on all ranks. The smallest of all ranks counts.
   std::size_t hold_limit = std::size_t{4} << 30;
+  /// Vectors of at most so many numbers are not cut into slices: rank 0 has them whole. Of such short ones,
+  /// sketches mostly, the sums of products would be most of what is sent.
+  std::size_t whole_up_to = 1024;
   /// The tensors that make up a row; needed by sketch=kron only.
   std::vector<Shape> shapes = {};
   /// `id-pair` with vectors that are no rows in memory: makes the geometry of a hosted worker, for

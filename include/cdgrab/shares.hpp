@@ -38,8 +38,8 @@ class Shares {
   [[nodiscard]] std::vector<Index> share(std::size_t worker) const;
   /// The `local`-th example of a worker.
   [[nodiscard]] Index example(std::size_t worker, std::size_t local) const;
-  /// Where the example stands in the worker's share; nothing if it is another worker's.
-  [[nodiscard]] std::optional<Index> local(std::size_t worker, Index example) const;
+  /// Where this example stands in the worker's share; nothing if it is another worker's.
+  [[nodiscard]] std::optional<Index> local(std::size_t worker, Index of) const;
 
   /// A hash of everything, the same on every machine.
   [[nodiscard]] std::uint64_t fingerprint() const;

@@ -29,8 +29,8 @@ struct Slice {
 
   [[nodiscard]] std::size_t size() const { return end - begin; }
 };
-/// Rank r's part of `dim` coordinates: lengths differ by one at most.
-Slice slice_of(std::size_t dim, std::size_t rank, std::size_t ranks);
+/// Rank r's part of `dim` coordinates: lengths differ by one at most. A rank beyond the holders has none.
+Slice slice_of(std::size_t dim, std::size_t rank, std::size_t holders);
 
 /// At the rank that hosts the workers: the rows of the current block, which are of one worker, and the row
 /// that waits for its partner, one per hosted worker: its *carry*. Registers are carries: Operand::reg(h) is
@@ -66,6 +66,10 @@ class SliceHolder {
   [[nodiscard]] virtual std::size_t dim() const = 0;
   [[nodiscard]] virtual DType dtype() const = 0;
 
+  /// True, on all ranks, if vectors are not cut: rank 0 holds them whole and the others nothing, so that its
+  /// products are known without a sum.
+  [[nodiscard]] virtual bool whole() const { return false; }
+
   /// What one rank packed for this one: `count` differences. They get the next numbers, from 0 on.
   virtual void hold(Bytes packed, std::size_t count) = 0;
   /// Bytes held for differences.
@@ -98,11 +102,12 @@ struct SlicedGeometry {
   std::unique_ptr<SliceHolder> holder;
 };
 
-/// Rows in memory. T is float or double.
+/// Rows in memory, cut for the first `holders` of `ranks`. T is float or double.
 template <class T>
 class DenseSliceSender final : public SliceSender {
  public:
-  DenseSliceSender(std::size_t dim, std::size_t ranks);
+  DenseSliceSender(std::size_t dim, std::size_t ranks, std::size_t holders);
+  DenseSliceSender(std::size_t dim, std::size_t ranks) : DenseSliceSender(dim, ranks, ranks) {}
 
   /// The current block: `count` rows of dim numbers, the caller's, valid until end_block().
   void set_block(const T* rows, std::size_t count);
@@ -122,6 +127,7 @@ class DenseSliceSender final : public SliceSender {
 
   std::size_t dim_;
   std::size_t ranks_;
+  std::size_t holders_;
   const T* rows_ = nullptr;
   std::size_t count_ = 0;
   std::map<Register, std::vector<T>> carries_;
@@ -130,10 +136,11 @@ class DenseSliceSender final : public SliceSender {
 template <class T>
 class DenseSliceHolder final : public SliceHolder {
  public:
-  DenseSliceHolder(std::size_t dim, std::size_t rank, std::size_t ranks);
+  DenseSliceHolder(std::size_t dim, std::size_t rank, std::size_t holders);
 
   [[nodiscard]] std::size_t dim() const override { return dim_; }
   [[nodiscard]] DType dtype() const override;
+  [[nodiscard]] bool whole() const override { return holders_ == 1; }
   void hold(Bytes packed, std::size_t count) override;
   [[nodiscard]] std::size_t held_bytes() const override { return held_bytes_; }
   void products(std::span<const std::uint64_t> numbers, Wanted wanted, Products& out) override;
@@ -160,7 +167,7 @@ class DenseSliceHolder final : public SliceHolder {
   [[nodiscard]] std::size_t part_bytes() const { return slice_.size() * sizeof(T); }
 
   std::size_t dim_;
-  std::size_t ranks_;
+  std::size_t holders_;
   Slice slice_;
   std::vector<T> accumulator_;
   std::deque<Parcel> parcels_;  ///< by number; those dropped whole are gone from the front

@@ -50,15 +50,17 @@ bool form(const T* first, const T* second, T first_scale, T second_scale, std::s
 
 }  // namespace
 
-Slice slice_of(std::size_t dim, std::size_t rank, std::size_t ranks) {
-  const auto begin = [&](std::size_t r) { return dim / ranks * r + std::min(r, dim % ranks); };
+Slice slice_of(std::size_t dim, std::size_t rank, std::size_t holders) {
+  if (rank >= holders) return {dim, dim};
+  const auto begin = [&](std::size_t r) { return dim / holders * r + std::min(r, dim % holders); };
   return {begin(rank), begin(rank + 1)};
 }
 
 // ---- the sender
 
 template <class T>
-DenseSliceSender<T>::DenseSliceSender(std::size_t dim, std::size_t ranks) : dim_(dim), ranks_(ranks) {}
+DenseSliceSender<T>::DenseSliceSender(std::size_t dim, std::size_t ranks, std::size_t holders)
+    : dim_(dim), ranks_(ranks), holders_(holders) {}
 
 template <class T>
 void DenseSliceSender<T>::set_block(const T* rows, std::size_t count) {
@@ -91,14 +93,14 @@ bool DenseSliceSender<T>::finite(std::size_t row) {
 template <class T>
 std::size_t DenseSliceSender<T>::pack(std::span<const Vector> differences, std::span<Bytes> out) {
   for (std::size_t r = 0; r < ranks_; ++r)
-    if (out[r].empty()) out[r].reserve(differences.size() * slice_of(dim_, r, ranks_).size() * sizeof(T));
+    if (out[r].empty()) out[r].reserve(differences.size() * slice_of(dim_, r, holders_).size() * sizeof(T));
   for (std::size_t k = 0; k < differences.size(); ++k) {
     const auto& [first, second, has_second] = differences[k];
     const T* x = pointer(first);
     const T* y = pointer(second);
     bool finite = true;
     for (std::size_t r = 0; r < ranks_; ++r) {
-      const Slice slice = slice_of(dim_, r, ranks_);
+      const Slice slice = slice_of(dim_, r, holders_);
       const std::size_t before = out[r].size();
       out[r].resize(before + slice.size() * sizeof(T));
       // Every piece of a buffer is a multiple of sizeof(T) long, so this is aligned.
@@ -108,7 +110,7 @@ std::size_t DenseSliceSender<T>::pack(std::span<const Vector> differences, std::
     }
     if (finite) continue;
     for (std::size_t r = 0; r < ranks_; ++r)
-      out[r].resize(out[r].size() - slice_of(dim_, r, ranks_).size() * sizeof(T));
+      out[r].resize(out[r].size() - slice_of(dim_, r, holders_).size() * sizeof(T));
     return k;
   }
   return differences.size();
@@ -137,8 +139,8 @@ void DenseSliceSender<T>::set_carry(Register carry, const Array& whole) {
 // ---- the holder
 
 template <class T>
-DenseSliceHolder<T>::DenseSliceHolder(std::size_t dim, std::size_t rank, std::size_t ranks)
-    : dim_(dim), ranks_(ranks), slice_(slice_of(dim, rank, ranks)), accumulator_(slice_.size()) {}
+DenseSliceHolder<T>::DenseSliceHolder(std::size_t dim, std::size_t rank, std::size_t holders)
+    : dim_(dim), holders_(holders), slice_(slice_of(dim, rank, holders)), accumulator_(slice_.size()) {}
 
 template <class T>
 DType DenseSliceHolder<T>::dtype() const {

@@ -61,6 +61,14 @@ void weighted_mean(std::span<const T* const> rows, std::span<const double> weigh
   }
 }
 
+std::vector<std::uint64_t> numbers_of(std::span<const WaitingPair> pairs) {
+  std::vector<std::uint64_t> numbers;
+  for (const WaitingPair& pair : pairs) numbers.push_back(pair.number);
+  return numbers;
+}
+
+SignPlace place_of(const WaitingPair& pair) { return {pair.second, static_cast<std::uint32_t>(pair.worker)}; }
+
 }  // namespace
 
 Coordinator::Coordinator(Plan plan, Communicator& communicator, std::unique_ptr<SliceHolder> holder)
@@ -221,6 +229,13 @@ void Coordinator::require_fit(const std::vector<Message>& heads) const {
   }
 }
 
+/// How many ranks hold parts of a vector of so many numbers.
+std::size_t Coordinator::holders(std::size_t dim) const {
+  const bool known = holder_ != nullptr && holder_->dim() == dim;
+  const bool whole = known ? holder_->whole() : dim <= plan_.whole_up_to;
+  return whole ? 1 : ranks_;
+}
+
 void Coordinator::require_room(const std::vector<Message>& heads) const {
   const std::uint64_t limit =
       std::min_element(heads.begin(), heads.end(), [](const Message& a, const Message& b) {
@@ -230,8 +245,10 @@ void Coordinator::require_room(const std::vector<Message>& heads) const {
     std::uint64_t bytes = heads[r].held;
     for (const Message& head : heads) {
       bytes += head.sizes[r];
-      for (const Gradient& gradient : head.gradients)
-        bytes += gradient.balanced * head.gradient_dim / ranks_ * dtype_size(type_of(head.gradient_type));
+      if (head.gradients.empty()) continue;
+      const Slice slice = slice_of(head.gradient_dim, r, holders(head.gradient_dim));
+      const std::uint64_t each = slice.size() * dtype_size(type_of(head.gradient_type));
+      for (const Gradient& gradient : head.gradients) bytes += gradient.balanced * each;
     }
     if (bytes <= limit) continue;
     throw UserError(
@@ -244,9 +261,9 @@ void Coordinator::require_room(const std::vector<Message>& heads) const {
 
 void Coordinator::require_holder(DType type, std::size_t dim) {
   if (holder_ == nullptr && type == DType::kF32)
-    holder_ = std::make_unique<DenseSliceHolder<float>>(dim, rank_, ranks_);
+    holder_ = std::make_unique<DenseSliceHolder<float>>(dim, rank_, holders(dim));
   if (holder_ == nullptr && type == DType::kF64)
-    holder_ = std::make_unique<DenseSliceHolder<double>>(dim, rank_, ranks_);
+    holder_ = std::make_unique<DenseSliceHolder<double>>(dim, rank_, holders(dim));
 }
 
 /// A rank whose workers have seen no vector yet learns here what the others' are like.
@@ -312,13 +329,14 @@ void Coordinator::arrive(const std::vector<Message>& heads, std::vector<Bytes> p
 template <class T>
 void Coordinator::average_slices(const std::vector<Message>& heads, Averaging& averaging) {
   const std::size_t dim = averaging.dim;
-  const Slice own = slice_of(dim, rank_, ranks_);
+  const std::size_t parts = holders(dim);
+  const Slice own = slice_of(dim, rank_, parts);
   std::vector<Bytes> packed(ranks_);
   std::vector<Communicator::Sent> send(ranks_);
   std::vector<Communicator::Received> receive(ranks_);
   std::vector<Bytes> received(ranks_);
   for (std::size_t r = 0; r < ranks_; ++r) {
-    const Slice slice = slice_of(dim, r, ranks_);
+    const Slice slice = slice_of(dim, r, parts);
     for (const std::byte* row : averaging.rows) {
       send[r] = {row + slice.begin * sizeof(T), slice.size() * sizeof(T)};
       if (averaging.rows.size() > 1) packed[r].insert(packed[r].end(), send[r].begin(), send[r].end());
@@ -342,7 +360,7 @@ void Coordinator::average_slices(const std::vector<Message>& heads, Averaging& a
   T* mean = averaging.mean == nullptr ? unwanted.data() : reinterpret_cast<T*>(averaging.mean);
   weighted_mean<T>(rows, weights, mean + own.begin, own.size());
   for (std::size_t r = 0; r < ranks_; ++r) {
-    const Slice slice = slice_of(dim, r, ranks_);
+    const Slice slice = slice_of(dim, r, parts);
     receive[r] = std::as_writable_bytes(std::span(mean + slice.begin, slice.size()));
   }
   communicator_.all_gather(receive[rank_], receive);
@@ -386,19 +404,49 @@ std::size_t Coordinator::chunk() const { return holder_->dim() / ranks_ > 4096 ?
 void Coordinator::decide() {
   if (!coordinates()) return;
   const std::vector<WaitingPair> due = lanes_.due();
+  if (due.empty()) return;
+  if (ranks_ > 1 && holder_->whole()) {
+    decide_whole(due);
+    return;
+  }
   for (std::size_t begin = 0; begin < due.size(); begin += chunk())
-    decide(std::span(due).subspan(begin, std::min(chunk(), due.size() - begin)));
+    resolve(
+        std::span(due).subspan(begin, std::min(chunk(), due.size() - begin)), true,
+        [&](const WaitingPair& pair, double product, double norm2) { return settle(pair, product, norm2); });
 }
 
-void Coordinator::decide(std::span<const WaitingPair> pairs) {
+/// Rank 0 alone can tell the products, and has to decide to know them all; the others decide the same from
+/// them.
+void Coordinator::decide_whole(std::span<const WaitingPair> pairs) {
   const std::size_t count = pairs.size();
-  std::vector<std::uint64_t> numbers;
-  for (const WaitingPair& pair : pairs) numbers.push_back(pair.number);
+  std::vector<double> found(sign_.needs_norm() ? 2 * count : count);
+  if (rank_ == 0) {
+    SignRule ahead = sign_;
+    std::size_t k = 0;
+    for (std::size_t begin = 0; begin < count; begin += chunk())
+      resolve(pairs.subspan(begin, std::min(chunk(), count - begin)), false,
+              [&](const WaitingPair& pair, double product, double norm2) {
+                if (sign_.needs_norm()) found[count + k] = norm2;
+                found[k++] = product;
+                return std::isfinite(product) ? ahead.decide(product, norm2, place_of(pair)) : 0;
+              });
+  } else {
+    drop(pairs);
+  }
+  communicator_.sum(found);
+  for (std::size_t k = 0; k < count; ++k)
+    settle(pairs[k], found[k], sign_.needs_norm() ? found[count + k] : 0.0);
+}
+
+template <class Judge>
+void Coordinator::resolve(std::span<const WaitingPair> pairs, bool summed, Judge judge) {
+  const std::size_t count = pairs.size();
+  const std::vector<std::uint64_t> numbers = numbers_of(pairs);
   holder_->products(numbers, {count > 1, sign_.needs_norm()}, products_);
   sums_ = products_.inner;
   sums_.insert(sums_.end(), products_.gram.begin(), products_.gram.end());
   sums_.insert(sums_.end(), products_.norms.begin(), products_.norms.end());
-  communicator_.sum(sums_);
+  if (summed) communicator_.sum(sums_);
 
   const double* gram = sums_.data() + count;
   const double* norms = gram + count * (count - 1) / 2;
@@ -407,19 +455,26 @@ void Coordinator::decide(std::span<const WaitingPair> pairs) {
     double product = sums_[k];
     for (std::size_t j = 0; j < k; ++j)
       if (signs[j] != 0) product += signs[j] * gram[j];
-    const auto& [worker, first, second, number] = pairs[k];
-    if (std::isfinite(product)) {
-      signs[k] = sign_.decide(product, sign_.needs_norm() ? norms[k] : 0.0,
-                              {second, static_cast<std::uint32_t>(worker)});
-      tell(worker, first, leaf_code(signs[k] > 0 ? 0 : 1));
-      tell(worker, second, leaf_code(signs[k] > 0 ? 1 : 0));
-    } else {
-      tell(worker, first, kNotFinite);
-      tell(worker, second, kNotFinite);
-    }
+    signs[k] = judge(pairs[k], product, sign_.needs_norm() ? norms[k] : 0.0);
   }
   holder_->combine(numbers, signs);
-  for (Bytes& free : holder_->drop(numbers)) spares_.give(std::move(free));
+  drop(pairs);
+}
+
+int Coordinator::settle(const WaitingPair& pair, double product, double norm2) {
+  if (!std::isfinite(product)) {
+    tell(pair.worker, pair.first, kNotFinite);
+    tell(pair.worker, pair.second, kNotFinite);
+    return 0;
+  }
+  const int sign = sign_.decide(product, norm2, place_of(pair));
+  tell(pair.worker, pair.first, leaf_code(sign > 0 ? 0 : 1));
+  tell(pair.worker, pair.second, leaf_code(sign > 0 ? 1 : 0));
+  return sign;
+}
+
+void Coordinator::drop(std::span<const WaitingPair> pairs) {
+  for (Bytes& free : holder_->drop(numbers_of(pairs))) spares_.give(std::move(free));
 }
 
 std::vector<Fact> Coordinator::take_facts() {

@@ -63,6 +63,7 @@ class Coordinator {
     std::uint64_t made = 0;          ///< a hash of all that must be the same on all ranks
     std::vector<std::size_t> units;  ///< of each worker
     std::size_t hold_limit = 0;
+    std::size_t whole_up_to = 0;
   };
 
   /// A null holder is made, for rows in memory, when the first vectors come.
@@ -124,6 +125,7 @@ class Coordinator {
   bool round(Call call, Outgoing& outgoing, Averaging* averaging);
   [[nodiscard]] Message head(Call call, Outgoing& outgoing, const Averaging* averaging) const;
   [[nodiscard]] std::vector<Message> exchange_heads(const Message& mine);
+  [[nodiscard]] std::size_t holders(std::size_t dim) const;
   void require_fit(const std::vector<Message>& heads) const;
   void require_room(const std::vector<Message>& heads) const;
   void adopt_vectors(const std::vector<Message>& heads);
@@ -136,7 +138,13 @@ class Coordinator {
   template <class T>
   void keep_slices(const std::vector<Message>& heads, const std::vector<Bytes>& received, std::size_t size);
   void decide();
-  void decide(std::span<const WaitingPair> pairs);
+  void decide_whole(std::span<const WaitingPair> pairs);
+  /// Signs of these, from products that are summed over the ranks or known here. judge(pair, product, norm2)
+  /// is the sign, or 0.
+  template <class Judge>
+  void resolve(std::span<const WaitingPair> pairs, bool summed, Judge judge);
+  void drop(std::span<const WaitingPair> pairs);
+  int settle(const WaitingPair& pair, double product, double norm2);
   [[nodiscard]] std::size_t chunk() const;
   void tell(std::size_t worker, Index position, Code code);
 

@@ -74,6 +74,25 @@ State sample() {
   return state;
 }
 
+TEST(State, APartHasItsOwnKeysAndItsErrorsNameTheWholeOnes) {
+  State inner;
+  inner.set("count", std::int64_t{3});
+  State whole;
+  whole.set("worker.10.count", std::int64_t{4});
+  whole.set_part("worker.1", inner);
+  EXPECT_EQ(whole.integer("worker.1.count"), 3);
+  const State part = whole.part("worker.1");
+  EXPECT_EQ(part, inner);
+  EXPECT_EQ(part.name("count"), "worker.1.count");
+  try {
+    static_cast<void>(part.text("count"));
+    ADD_FAILURE();
+  } catch (const StateMismatch& error) {
+    EXPECT_NE(std::string(error.what()).find("\"worker.1.count\" is an integer"), std::string::npos);
+  }
+  EXPECT_THROW(static_cast<void>(whole.part("worker").part("2").integer("count")), StateMismatch);
+}
+
 TEST(State, GivesBackWhatWasSet) {
   const State state = sample();
   EXPECT_EQ(state.integer("epoch"), -7);
