@@ -59,7 +59,6 @@ namespace {
 
 using cdgrab::Communicator;
 using cdgrab::DistributedSampler;
-using cdgrab::Traffic;
 using cdgrab::Verb;
 
 constexpr std::size_t kBatch = 16;  // examples per worker and step

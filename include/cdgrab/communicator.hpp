@@ -17,8 +17,8 @@ enum class Verb { kSum, kAllGather, kAllToAll };
 inline constexpr std::size_t kVerbs = 3;
 
 /// Bytes that left this rank for others and came from them, as they were given: what a rank keeps for itself
-/// is not counted, nor is what a transport adds. all_gather of unknown lengths sends 64 bytes to
-/// each, in which 56 of its piece have room, and then the rest.
+/// is not counted, nor is what a transport adds. all_gather of unknown lengths sends 80 bytes to
+/// each, in which 72 of its piece have room, and then the rest.
 struct Traffic {
   std::uint64_t calls = 0;  ///< of the verb
   std::uint64_t sent = 0;

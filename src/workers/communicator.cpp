@@ -56,14 +56,14 @@ void add_rows(const std::vector<double>& table, std::span<double> sum) {
 // What all_gather sends before lengths are known: short pieces whole.
 struct Beginning {
   std::uint64_t length = 0;
-  std::array<std::byte, 56> bytes{};
+  std::array<std::byte, 72> bytes{};
 
   explicit Beginning(Sent piece = {}) : length(piece.size()) {
     std::copy_n(piece.begin(), std::min(piece.size(), bytes.size()), bytes.begin());
   }
   [[nodiscard]] Sent here() const { return Sent(bytes).first(std::min<std::size_t>(length, bytes.size())); }
 };
-static_assert(sizeof(Beginning) == 64);
+static_assert(sizeof(Beginning) == 80);
 
 template <class Piece>
 std::uint64_t bytes_of_others(std::span<const Piece> pieces, std::size_t own) {

@@ -42,15 +42,14 @@ class Writer {
       put(times);
     }
   }
-  Bytes take() { return std::move(bytes_); }
-
- private:
   template <class T>
   void put_whole(const T& value) {
     const auto bytes = std::as_bytes(std::span(&value, 1));
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
+  Bytes take() { return std::move(bytes_); }
 
+ private:
   Bytes bytes_;
 };
 
@@ -95,17 +94,17 @@ class Reader {
     if (count > bytes_.size()) refuse();
     return count;
   }
-  void finish() const {
-    if (!bytes_.empty()) refuse();
-  }
-
- private:
   template <class T>
   void get_whole(T& value) {
     if (bytes_.size() < sizeof(T)) refuse();
     std::memcpy(&value, bytes_.data(), sizeof(T));
     bytes_ = bytes_.subspan(sizeof(T));
   }
+  void finish() const {
+    if (!bytes_.empty()) refuse();
+  }
+
+ private:
   [[noreturn]] static void refuse() {
     throw CommunicationError("round",
                              "a message that cannot be read; all ranks must run the same version of "
@@ -115,16 +114,17 @@ class Reader {
   std::span<const std::byte> bytes_;
 };
 
-template <class Stream, class M>
-void visit_head(Stream&& each, M& m) {
+/// hash(h): 64 bits of which none is more likely than another.
+template <class Stream, class HashStream, class M>
+void visit_head(Stream&& each, HashStream&& hash, M& m) {
   each(m.call);
   each(m.left);
   each(m.type);
   each(m.gradient_type);
   each(m.epoch);
   each(m.step);
-  each(m.made);
-  each(m.orders);
+  hash(m.made);
+  hash(m.orders);
   each(m.dim);
   each(m.gradient_dim);
   each(m.hold_limit);
@@ -159,7 +159,8 @@ std::string_view call_name(Call call) {
 Bytes encode_message(const Message& message) {
   Writer writer;
   const auto put = [&](const auto& value) { writer.put(value); };
-  visit_head(put, message);
+  visit_head(
+      put, [&](const Word& hash) { writer.put_whole(hash); }, message);
   put(message.arrivals.size());
   for (const Arrivals& arrivals : message.arrivals) visit_arrivals(put, arrivals);
   put(message.gradients.size());
@@ -171,7 +172,8 @@ Message decode_message(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   Message message;
   const auto get = [&](auto& value) { reader.get(value); };
-  visit_head(get, message);
+  visit_head(
+      get, [&](Word& hash) { reader.get_whole(hash); }, message);
   message.arrivals.resize(reader.count());
   for (Arrivals& arrivals : message.arrivals) visit_arrivals(get, arrivals);
   message.gradients.resize(reader.count());

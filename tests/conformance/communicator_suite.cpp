@@ -127,7 +127,7 @@ void gathered_pieces_may_have_any_length(Communicator& communicator) {
   check_gather(communicator, [](std::size_t r) { return r; });
   check_gather(communicator, [](std::size_t r) { return r % 2 == 0 ? 0UL : 1000 * r + 1; });
   check_gather(communicator, [](std::size_t r) { return r == 0 ? 5000UL : 0UL; });
-  check_gather(communicator, [](std::size_t r) { return 55 + r; });  // about what travels with its length
+  check_gather(communicator, [](std::size_t r) { return 70 + r; });  // about what travels with its length
 }
 
 void gathered_pieces_arrive_where_they_are_wanted(Communicator& communicator) {
@@ -229,10 +229,10 @@ void traffic_is_counted_as_documented(Communicator& communicator) {
   const auto gather = [&](const Length& length_of) {
     return added(communicator, Verb::kAllGather, [&] { check_gather(communicator, length_of); });
   };
-  require_traffic(gather([](std::size_t r) { return 56 - r; }), others * 64, others * 64,
+  require_traffic(gather([](std::size_t r) { return 72 - r; }), others * 80, others * 80,
                   "all_gather of short pieces of unknown lengths");
-  require_traffic(gather([](std::size_t r) { return 56 + 10 * r; }), others * (64 + 10 * own),
-                  others * 64 + 10 * of_others, "all_gather of long pieces of unknown lengths");
+  require_traffic(gather([](std::size_t r) { return 72 + 10 * r; }), others * (80 + 10 * own),
+                  others * 80 + 10 * of_others, "all_gather of long pieces of unknown lengths");
   require_traffic(added(communicator, Verb::kAllGather,
                         [&] { check_gather_of_known(communicator, [](std::size_t r) { return 10 * r; }); }),
                   others * 10 * own, 10 * of_others, "all_gather of known lengths");
