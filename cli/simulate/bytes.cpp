@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <numeric>
+#include <span>
 
 #include "cdgrab/distributed_sampler.hpp"
 #include "cdgrab/thread_communicator.hpp"
@@ -12,11 +14,20 @@ constexpr std::size_t kSteps = 2;  // so that a carry of the first meets its par
 
 std::vector<float> zeros(std::size_t size) { return std::vector<float>(size, 0.0F); }
 
-double per_step(const Traffic& traffic) { return static_cast<double>(traffic.sent) / kSteps; }
+/// The mean over the steps, and over the ranks: which rank holds a short vector, and is sent others', is the
+/// sampler's choice.
+double per_step(std::span<const double> of_ranks) {
+  return std::accumulate(of_ranks.begin(), of_ranks.end(), 0.0) /
+         static_cast<double>(of_ranks.size() * kSteps);
+}
+
+double sent(const Communicator& communicator, Verb verb) {
+  return static_cast<double>(communicator.traffic(verb).sent);
+}
 
 /// What averaging gradients of this length sends: rounds of a sampler that has nothing else to do.
 double count_averaging(std::size_t workers, std::size_t dim) {
-  double sent = 0.0;
+  std::vector<double> of_ranks(workers);
   run_on_threads(workers, [&](Communicator& communicator) {
     DistributedSampler sampler(Shares::strided(0, workers), parse_spec("d-rr"), communicator);
     const std::vector<float> gradient = zeros(dim);
@@ -25,16 +36,16 @@ double count_averaging(std::size_t workers, std::size_t dim) {
     const double weight = 1.0;
     for (std::size_t step = 0; step < kSteps; ++step)
       sampler.average<float>(std::span(&row, 1), std::span(&weight, 1), mean);
-    if (communicator.rank() == 0)
-      sent =
-          per_step(communicator.traffic(Verb::kAllToAll)) + per_step(communicator.traffic(Verb::kAllGather));
+    of_ranks[communicator.rank()] =
+        sent(communicator, Verb::kAllToAll) + sent(communicator, Verb::kAllGather);
   });
-  return sent;
+  return per_step(of_ranks);
 }
 
-/// Of rank 0; the others send as much, but for a few bytes.
 StepBytes count_steps(const Spec& spec, std::size_t workers, std::size_t batch, std::size_t dim) {
-  StepBytes bytes;
+  std::vector<double> heads(workers);
+  std::vector<double> vectors(workers);
+  std::vector<double> sums(workers);
   const bool by_step = spec.unit > 1;
   const std::vector<float> rows = zeros((by_step ? 1 : batch) * dim);
   run_on_threads(workers, [&](Communicator& communicator) {
@@ -51,13 +62,11 @@ StepBytes count_steps(const Spec& spec, std::size_t workers, std::size_t batch, 
       sampler.deposit(communicator.rank(), Rows<float>{rows.data(), batch, dim});
       sampler.step();
     }
-    // Short vectors are whole at rank 0, which then sends none: any other is like all the rest.
-    if (communicator.rank() + 1 != workers) return;
-    bytes.heads = per_step(communicator.traffic(Verb::kAllGather));
-    bytes.vectors = per_step(communicator.traffic(Verb::kAllToAll));
-    bytes.sums = per_step(communicator.traffic(Verb::kSum));
+    heads[communicator.rank()] = sent(communicator, Verb::kAllGather);
+    vectors[communicator.rank()] = sent(communicator, Verb::kAllToAll);
+    sums[communicator.rank()] = sent(communicator, Verb::kSum);
   });
-  return bytes;
+  return {0.0, per_step(heads), per_step(vectors), per_step(sums)};
 }
 
 StepBytes count(const Spec& spec, std::size_t workers, std::size_t batch, std::size_t dim, bool averages) {

@@ -76,9 +76,9 @@ SimulateResult simulate_herding(const SimulateOptions& options, const LaneDone& 
 /// Training of a task: defined twice, as run_train() is. In cdgrab it hands over and does not return.
 SimulateResult simulate_training(const SimulateOptions& options, const LaneDone& done);
 
-/// Counted with as many ranks that are threads. `together`: vectors are gradients of steps, balanced by what
-/// averages them. Where `batch` vectors of `dim` numbers on each would not fit in memory, shorter ones are
-/// counted and the bytes taken to grow as their length does.
+/// Counted with as many ranks that are threads; `averages`: those of averaging gradients too. Where `batch`
+/// vectors of `dim` numbers on each would not fit in memory, shorter ones are counted and the bytes taken to
+/// grow as their length does.
 StepBytes count_bytes(const std::string& order, std::size_t workers, std::size_t batch, std::size_t dim,
                       bool averages);
 

@@ -86,6 +86,7 @@ for ((round = 1; round <= rounds; ++round)); do
   done
   [[ $(hash_in "$(cat out)") == $(hash_in "$whole") ]] || fail "round $round ends with other weights: $(cat out)"
   [[ $(metrics run) == "$(metrics whole)" ]] || fail "round $round has other metrics: $(diff <(metrics run) <(metrics whole))"
+  if ((rounds > 2)); then echo "round $round of $rounds: the same end after $killed kills so far"; fi
 done
 echo "$rounds rounds, $killed kills: the same weights and metrics"
 
