@@ -8,6 +8,9 @@ function(cdgrab_target_defaults target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # false alarm on std::string, GCC bug 105651
   endif()
+  if(CMAKE_UNITY_BUILD)  # sources that know nothing of each other look like one there
+    target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage)
+  endif()
   if(CDGRAB_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

@@ -15,7 +15,7 @@ namespace cdgrab {
 namespace {
 
 /// Coordinates of a difference that are looked at while they are still in the first cache.
-constexpr std::size_t kTile = 1024;
+constexpr std::size_t kSliceTile = 1024;
 
 template <class T>
 constexpr DType kTypeOf = std::is_same_v<T, float> ? DType::kF32 : DType::kF64;
@@ -40,8 +40,8 @@ void require_whole(const Array& whole, std::size_t dim) {
 template <class T>
 bool form(const T* first, const T* second, T first_scale, T second_scale, std::size_t size, T* out) {
   const kernels::Kernels<T>& k = kernels::best<T>();
-  for (std::size_t begin = 0; begin < size; begin += kTile) {
-    const std::size_t length = std::min(kTile, size - begin);
+  for (std::size_t begin = 0; begin < size; begin += kSliceTile) {
+    const std::size_t length = std::min(kSliceTile, size - begin);
     k.blend(out + begin, first_scale, first + begin, -second_scale, second + begin, length);
     if (!k.finite(out + begin, length)) return false;
   }
@@ -206,8 +206,8 @@ void DenseSliceHolder<T>::combine(std::span<const std::uint64_t> numbers, std::s
     rows.push_back(vector(numbers[k]));
     weights.push_back(static_cast<T>(signs[k]));
   }
-  for (std::size_t begin = 0; begin < slice_.size(); begin += kTile) {
-    const std::size_t length = std::min(kTile, slice_.size() - begin);
+  for (std::size_t begin = 0; begin < slice_.size(); begin += kSliceTile) {
+    const std::size_t length = std::min(kSliceTile, slice_.size() - begin);
     for (std::size_t k = 0; k < rows.size(); k += kernels::kMaxGroup) {
       const std::size_t count = std::min(kernels::kMaxGroup, rows.size() - k);
       std::array<const T*, kernels::kMaxGroup> group{};
