@@ -213,7 +213,7 @@ TEST(Balance, AgreesWithTheDullLoopOnRealNumbersAwayFromTies) {
           << text << ", n = " << c.n << ", d = " << c.dim << ", margin " << dull.smallest_margin();
     }
   }
-  EXPECT_GT(compared, 2'500U);
+  EXPECT_GT(compared, cases::number_of(2'500));
 }
 
 }  // namespace
