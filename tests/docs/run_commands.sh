@@ -51,6 +51,7 @@ shorten() {  # command
         command=$(sed -E 's/( --lr [^, ]+)[^ ]*/\1/' <<<"$command")
         command=$(with "$command" --seeds 1)
       fi ;;
+    *"cdgrab simulate"*"--task"*) command=$(with "$(with "$command" --rounds 1)" --examples 256) ;;
     *"cdgrab simulate"*) command=$(with "$(with "$command" --rounds 2)" --examples 2000) ;;
   esac
   echo "$command"
