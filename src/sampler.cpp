@@ -15,8 +15,10 @@
 #include "cdgrab/order.hpp"
 #include "cdgrab/stopwatch.hpp"
 #include "epoch.hpp"
+#include "epoch_summary.hpp"
 #include "kernels/kernels.hpp"
 #include "row_record.hpp"
+#include "stored.hpp"
 
 namespace cdgrab {
 namespace {
@@ -300,17 +302,7 @@ EpochEnd Sampler::Impl::epoch_end() const {
           record_ ? &*record_ : nullptr};
 }
 
-EpochReport Sampler::Impl::report() const {
-  EpochReport report;
-  report.epoch = number_;
-  for (const Code code : epoch_.codes()) {
-    if (code == kUnobserved) ++report.unobserved;
-    if (code == kNotFinite) ++report.not_finite;
-    if (code % 2 == 1 && code < kNotFinite) ++report.unpaired;
-  }
-  report.observed = epoch_.units() - report.unobserved;
-  return report;
-}
+EpochReport Sampler::Impl::report() const { return report_of(epoch_, number_); }
 
 /// Not if the epoch was begun without it.
 bool Sampler::Impl::record_is_whole() const {
@@ -393,22 +385,16 @@ void require_same(std::string_view key, const Value& stored, const Value& here) 
                                   key, stored, here));
 }
 
-std::uint64_t stored_count(const State& state, std::string_view key) {
-  const std::int64_t value = state.integer(key);
-  if (value >= 0) return static_cast<std::uint64_t>(value);
-  throw StateMismatch("Sampler::load", fmt::format("'{}' is {}; it cannot be negative", key, value));
-}
-
 }  // namespace
 
 template <class T>
 void Sampler::Impl::load_dense(const State& state) {
-  auto geometry = std::make_unique<DenseGeometry<T>>(stored_count(state, "geometry.dim"));
+  auto geometry = std::make_unique<DenseGeometry<T>>(stored_count(state, "geometry.dim", "Sampler::load"));
   geometry->declare(balancer_->registers());
   geometry->load(state);
   path<T>().geometry = geometry.get();
   geometry_ = std::move(geometry);
-  input_dim_ = stored_count(state, "input_dim");
+  input_dim_ = stored_count(state, "input_dim", "Sampler::load");
   if (record_ && record_->dim() != 0 && record_->dim() != input_dim_)
     throw StateMismatch("Sampler::load",
                         fmt::format("'record.dim' is {} and 'input_dim' is {}; they are the same",
@@ -427,8 +413,8 @@ void Sampler::Impl::load_recorded(const State& state) {
 /// Into a sampler just made: what throws leaves that one behind, and no other.
 void Sampler::Impl::load(const State& state) {
   require_same("spec", state.text("spec"), print_spec(spec_));
-  require_same("examples", stored_count(state, "examples"), std::uint64_t{examples_});
-  number_ = stored_count(state, "epoch");
+  require_same("examples", stored_count(state, "examples", "Sampler::load"), std::uint64_t{examples_});
+  number_ = stored_count(state, "epoch", "Sampler::load");
   begun_ = state.integer("begun") != 0;
   epoch_.load(state);
   if (order_->keeps_initial()) {
@@ -519,9 +505,7 @@ std::size_t Sampler::outstanding() const { return impl_->epoch_.outstanding(); }
 std::vector<Index> Sampler::upcoming(std::size_t count) const { return impl_->epoch_.upcoming(count); }
 
 Position Sampler::trained_position() const {
-  const Position handed = position();
-  if (!impl_->spec_.balances() && impl_->epoch_.observed() == 0) return handed;
-  return {handed.epoch, std::min<std::uint64_t>(impl_->epoch_.observed_prefix(), handed.handed_out)};
+  return trained_position_of(impl_->epoch_, position(), impl_->spec_.balances());
 }
 
 void Sampler::check_outstanding(std::span<const Index> examples) {

@@ -12,6 +12,7 @@
 
 #include "cdgrab/error.hpp"
 #include "kernels/kernels.hpp"
+#include "stored.hpp"
 
 namespace cdgrab {
 namespace {
@@ -33,10 +34,6 @@ std::size_t total_of(std::span<const std::size_t> units) {
 /// As messages have it.
 std::uint8_t type_number(DType type) { return static_cast<std::uint8_t>(1 + static_cast<int>(type)); }
 DType type_of(std::uint8_t number) { return static_cast<DType>(number - 1); }
-
-Array array_of(const Bytes& bytes) { return {DType::kU8, {bytes.size()}, {bytes.begin(), bytes.end()}}; }
-
-Bytes bytes_of(const Array& array) { return {array.bytes.begin(), array.bytes.end()}; }
 
 std::string carry_key(std::size_t worker) { return fmt::format("worker.{}.carry", worker); }
 
@@ -517,20 +514,17 @@ void Coordinator::save_slices(State& state) const {
 
 void Coordinator::join_slices(std::span<const State> parts, State& state) const {
   if (holder_ == nullptr) return;
-  const std::string prefix = "slice.";
-  for (const auto& [key, value] : parts[rank_].entries()) {
-    if (!key.starts_with(prefix)) continue;
+  std::vector<State> slices;
+  for (const State& part : parts) slices.push_back(part.part("slice"));
+  for (const auto& [key, value] : slices[rank_].entries()) {
     std::vector<Bytes> pieces;
-    for (const State& part : parts) pieces.push_back(bytes_of(part.array(key)));
-    state.set(key.substr(prefix.size()), holder_->join(pieces));
+    for (const State& slice : slices) pieces.push_back(bytes_of(slice.array(key)));
+    state.set(key, holder_->join(pieces));
   }
 }
 
 void Coordinator::load_bookkeeping(const State& state, std::span<const std::size_t> arrived, bool lanes) {
-  const std::int64_t step = state.integer("step");
-  if (step < 0)
-    throw StateMismatch(kLoad, fmt::format("'{}' is {}; it cannot be negative", state.name("step"), step));
-  step_ = static_cast<std::uint64_t>(step);
+  step_ = stored_count(state, "step", kLoad);
   if (state.contains("left")) left_.assign(ranks_, state.integer("left") != 0 ? 1 : 0);
   if (!coordinates()) return;
   lanes_.start(arrived);

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values as states hold them, for whoever reads and writes one.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "cdgrab/bytes.hpp"
+#include "cdgrab/error.hpp"
+#include "cdgrab/state.hpp"
+
+namespace cdgrab {
+
+/// An integer that counts something. Throws StateMismatch, in the name of `where`, if it is negative.
+inline std::uint64_t stored_count(const State& state, std::string_view key, std::string_view where) {
+  const std::int64_t value = state.integer(key);
+  if (value >= 0) return static_cast<std::uint64_t>(value);
+  throw StateMismatch(where, fmt::format("'{}' is {}; it cannot be negative", state.name(key), value));
+}
+
+inline Array array_of(const Bytes& bytes) {
+  return {DType::kU8, {bytes.size()}, {bytes.begin(), bytes.end()}};
+}
+
+inline Bytes bytes_of(const Array& array) { return {array.bytes.begin(), array.bytes.end()}; }
+
+}  // namespace cdgrab
