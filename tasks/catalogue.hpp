@@ -19,6 +19,7 @@ enum class Schedule { kConstant, kCosine, kLinear, kPlateau };
 struct Recipe {
   std::size_t epochs = 50;
   std::size_t batch = 16;
+  bool drop_last = false;  ///< no step on a short last batch, whose examples would weigh more than others
   double lr = 1e-3;
   double momentum = 0.9;      ///< sgd only
   double l2 = 0.0;            ///< the objective has l2 / 2 |w|^2 of all parameters

@@ -18,10 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Begins at zero, the middle of a convex problem: random weights would make seeds differ by where they
+/// began.
 class Linear : public Network {
  public:
   Linear(std::int64_t inputs, std::int64_t outputs)
-      : layer_(register_module("linear", ::torch::nn::Linear(inputs, outputs))) {}
+      : layer_(register_module("linear", ::torch::nn::Linear(inputs, outputs))) {
+    for (auto& parameter : parameters()) parameter.detach().zero_();
+  }
 
   Tensor forward(const Tensor& inputs) override { return at::linear(inputs, layer_->weight, layer_->bias); }
 

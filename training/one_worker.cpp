@@ -41,6 +41,7 @@ class OneWorker final : public Feed {
         order_(order),
         herding_(settings.herding),
         batch_(settings.recipe.batch),
+        drop_last_(settings.recipe.drop_last),
         sampler_(make_sampler(task, model, order, settings)) {}
 
   bool compute_gradient() override {
@@ -90,7 +91,7 @@ class OneWorker final : public Feed {
     return order_.spec.balances() || order_.spec.name == OrderName::kGreedy || herding_;
   }
   [[nodiscard]] std::uint64_t steps_for(std::size_t examples) const {
-    return (examples + batch_ - 1) / batch_;
+    return (drop_last_ ? examples : examples + batch_ - 1) / batch_;
   }
 
   const Task& task_;
@@ -98,6 +99,7 @@ class OneWorker final : public Feed {
   Order order_;
   bool herding_;
   std::size_t batch_;
+  bool drop_last_;
   mutable cdgrab::torch::Sampler sampler_;  ///< a handle, which has no const one
 };
 

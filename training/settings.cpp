@@ -92,6 +92,11 @@ void check_order(const Settings& settings) {
     throw UserError("--order", fmt::format("unit={} with batches of {}; the vector of a unit is the gradient "
                                            "of a step, so give --batch {}",
                                            unit, settings.recipe.batch, unit));
+  if (unit > 1 && settings.recipe.drop_last)
+    throw UserError("--drop-last",
+                    fmt::format("with unit={}, whose short last unit has the last place of every order and "
+                                "would never be trained on; leave one of them out",
+                                unit));
   if (order.curriculum && unit > 1)
     throw UserError("--order",
                     fmt::format("unit={} with curriculum, which orders examples; leave it out", unit));
@@ -103,6 +108,11 @@ void check_workers(const Settings& settings) {
   require(settings.workers <= kMaxWorkers, "--workers", static_cast<double>(settings.workers),
           "a number from 1 to 65536, or 0 for one per rank");
   if (order.spec.distributed()) {
+    if (settings.recipe.drop_last)
+      throw UserError("--drop-last",
+                      fmt::format("with `{}`, whose steps weigh all workers' examples alike, those of short "
+                                  "batches too; leave it out",
+                                  order.label));
     if (settings.herding)
       throw UserError("--herding",
                       fmt::format("with `{}`, whose gradients are on many ranks; `cdgrab simulate` "

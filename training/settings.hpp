@@ -40,7 +40,7 @@ struct Settings {
 /// `settings` is a Settings, const or not.
 template <class S, class Visit>
 void visit_settings(S& settings, const Visit& visit) {
-  auto& [epochs, batch, lr, momentum, l2, weight_decay, clip, optimizer, schedule, decay, patience,
+  auto& [epochs, batch, drop_last, lr, momentum, l2, weight_decay, clip, optimizer, schedule, decay, patience,
          threshold] = settings.recipe;
   auto& [data, examples, data_seed, wide] = settings.source;
   auto& [width, layers, heads, length, horizon, stride, vocabulary] = settings.sizes;
@@ -48,6 +48,7 @@ void visit_settings(S& settings, const Visit& visit) {
   visit("order", settings.order, "Order of the examples, see below");
   visit("epochs", epochs, "Times that all examples are visited");
   visit("batch", batch, "Examples in a step");
+  visit("drop-last", drop_last, "No step on a short last batch; others are left out in the next epoch");
   visit("lr", lr, "Learning rate");
   visit("schedule", schedule, "Of the learning rate: constant, cosine, linear or plateau");
   visit("average", settings.average, "Judge the mean of the last half's weights too: none or tail");

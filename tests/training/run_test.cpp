@@ -134,6 +134,16 @@ TEST(Run, GoesOnWithEveryScheduleAndOptimizer) {
   }
 }
 
+TEST(Run, LeavesOutShortBatchesAndGoesOn) {
+  for (const char* order : {"rr", "pair", "curriculum"}) {
+    Settings settings = tiny("logistic");
+    settings.order = order;
+    settings.recipe.drop_last = true;
+    EXPECT_EQ(OneRun(open(settings), settings).steps_per_epoch(), 3U);  // 30 examples by 8
+    expect_resumable(settings, 2);
+  }
+}
+
 TEST(Run, AverageIsTheMeanOfTheLastHalfsWeightsAndDisturbsNothing) {
   Settings settings = tiny("logistic");
   const auto task = open(settings);

@@ -46,7 +46,7 @@ TEST(Settings, HaveOneNameEach) {
   visit_settings(settings, [&](const char* name, const auto&, const char*) {
     EXPECT_TRUE(names.insert(name).second) << name;
   });
-  EXPECT_EQ(names.size(), 32U);
+  EXPECT_EQ(names.size(), 33U);
 }
 
 TEST(Settings, OfSomethingElseAreABadFile) {
@@ -77,6 +77,8 @@ TEST(Settings, OutOfRangeAreRefusedByFlag) {
       {"--split", [](Settings& s) { s.order = "d-rr", s.split = "dirichlet:0"; }},
       {"--overlap", [](Settings& s) { s.overlap = true; }},
       {"--herding", [](Settings& s) { s.order = "cd-pair", s.herding = true; }},
+      {"--drop-last", [](Settings& s) { s.order = "pair; unit=16", s.recipe.drop_last = true; }},
+      {"--drop-last", [](Settings& s) { s.order = "cd-pair", s.recipe.drop_last = true; }},
       {"--order", [](Settings& s) { s.order = "cd-pair; unit=4"; }}};
   for (const auto& [flag, change] : cases)
     EXPECT_NE(refusal(change).find(std::string("[") + flag + "]"), std::string::npos) << refusal(change);
