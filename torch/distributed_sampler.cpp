@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cdgrab/error.hpp"
+#include "cdgrab/stopwatch.hpp"
 #include "ghost_geometry.hpp"
 #include "observer.hpp"
 #include "sliced_ghost_geometry.hpp"
@@ -104,6 +105,7 @@ class DistributedSampler::Impl : public std::enable_shared_from_this<Impl> {
   std::size_t smallest_batch_ = 1;
   bool step_after_backward_ = false;
   std::vector<std::shared_ptr<Backwards>> backwards_;  ///< per hosted worker
+  double seconds_ = 0.0;
 
  private:
   void put(std::size_t worker, Observed&& observed, const std::vector<Index>& examples,
@@ -136,6 +138,7 @@ void DistributedSampler::Impl::observe(std::size_t worker, const Tensor& loss, s
                                        const ObserveOptions& options) {
   require_examples(core_.spec().unit, "DistributedSampler::observe");
   if (way_ == Way::kUnseen) return deposit(worker, {}, examples, options.parameters);
+  const Stopwatch watch(&seconds_);
   Observation::Forms forms = &Contribution::prefers_rows;
   if (way_ == Way::kSliced)
     forms = [ranks = communicator_->ranks()](const Contribution& c) { return travels_as_rows(c, ranks); };
@@ -150,7 +153,11 @@ void DistributedSampler::Impl::observe(std::size_t worker, const Tensor& loss, s
 
 void DistributedSampler::Impl::deposit(std::size_t worker, Observed&& observed,
                                        const std::vector<Index>& examples, const ParameterSet& parameters) {
-  put(worker, std::move(observed), examples, parameters);
+  seconds_ += observed.seconds;
+  {
+    const Stopwatch watch(&seconds_);
+    put(worker, std::move(observed), examples, parameters);
+  }
   arrived(worker);
 }
 
@@ -180,6 +187,7 @@ void DistributedSampler::Impl::arrived(std::size_t worker) {
 }
 
 void DistributedSampler::Impl::step() {
+  const Stopwatch watch(&seconds_);
   deposited_.assign(deposited_.size(), false);
   core_.step();
 }
@@ -318,6 +326,8 @@ std::size_t DistributedSampler::missed_backwards() const {
   for (const auto& each : impl_->backwards_) missed += each->missed();
   return missed;
 }
+
+double DistributedSampler::seconds() const { return impl_->seconds_; }
 
 std::size_t DistributedSampler::worker() const {
   return impl_->worker(std::nullopt, "DistributedSampler::worker");

@@ -9,8 +9,7 @@
 
 #include "cdgrab/distributed_sampler.hpp"
 #include "cdgrab/error.hpp"
-#include "cdgrab/stopwatch.hpp"
-#include "cdgrab/torch/gradient_geometry.hpp"
+#include "cdgrab/torch/distributed_sampler.hpp"
 #include "tasks/task.hpp"
 #include "training/feed.hpp"
 #include "training/ranks.hpp"
@@ -41,6 +40,11 @@ DistributedOptions options_of(const Task& task, const tasks::Model& model, const
   return options;
 }
 
+/// Owned by whoever made the run.
+std::shared_ptr<Communicator> outliving(Communicator& communicator) {
+  return {&communicator, [](Communicator* /*not ours*/) {}};
+}
+
 Tensor as_tensor(const std::vector<Index>& examples) {
   Tensor out = at::empty({static_cast<std::int64_t>(examples.size())}, at::kLong);
   std::copy(examples.begin(), examples.end(), out.mutable_data_ptr<std::int64_t>());
@@ -57,8 +61,9 @@ class ManyWorkers final : public Feed {
         model_(model),
         batch_(settings.recipe.batch),
         communicator_(communicator),
-        sampler_(deal_examples(task, settings), order.spec, communicator,
-                 options_of(task, model, order, settings)),
+        observer_(deal_examples(task, settings), print_spec(order.spec), outliving(communicator),
+                  options_of(task, model, order, settings)),
+        sampler_(observer_.core()),
         gradients_(sampler_.hosted()),
         steps_left_(steps_per_epoch()) {
     // Where vectors are of examples, the mean of the workers is none of them: a sampler without examples
@@ -81,15 +86,12 @@ class ManyWorkers final : public Feed {
     (averager_ ? *averager_ : sampler_).average<T>(gradients, weights, mean);
     --steps_left_;
     if (!std::all_of(mean.begin(), mean.end(), [](T x) { return std::isfinite(x); })) return false;
-    if (by_example()) {
-      const Stopwatch watch(&observing_);
-      sampler_.step();
-    }
+    if (by_example()) observer_.step();
     return true;
   }
 
   void end_epoch(std::span<const double> /*losses*/) override {
-    sampler_.end_epoch();
+    observer_.end_epoch();
     steps_left_ = steps_per_epoch();
   }
 
@@ -100,7 +102,7 @@ class ManyWorkers final : public Feed {
     return steps_for(longest);
   }
   [[nodiscard]] std::uint64_t steps_left() const override { return steps_left_; }
-  [[nodiscard]] double observing() const override { return observing_; }
+  [[nodiscard]] double observing() const override { return observer_.seconds(); }
   [[nodiscard]] std::size_t kept_bytes() const override {
     const std::size_t vector = model_.weights().nbytes();
     std::size_t bytes = task_.examples() * 2 * sizeof(Index) + sampler_.hosted() * vector;
@@ -114,7 +116,7 @@ class ManyWorkers final : public Feed {
 
   [[nodiscard]] State state() override { return sampler_.save(); }
   std::string load(const State& state) override {
-    const LoadReport report = sampler_.load(state);
+    const LoadReport report = observer_.load_state(state);
     std::uint64_t left = 0;
     for (std::size_t h = 0; h < sampler_.hosted(); ++h)
       left = std::max(left,
@@ -141,29 +143,23 @@ class ManyWorkers final : public Feed {
       gradients_[h].fill_(std::numeric_limits<double>::quiet_NaN());
       return;
     }
-    cdgrab::torch::GradientGeometry geometry;
-    if (by_example()) {
-      const Stopwatch watch(&observing_);
-      geometry.observe(loss, static_cast<std::int64_t>(examples.size()), {.batch_axis = 0});
-    }
+    if (by_example())
+      observer_.observe(loss, static_cast<std::int64_t>(examples.size()), {.batch_axis = 0},
+                        sampler_.first_worker() + h);
     model_.gradient().zero_();
     loss.backward();
     gradients_[h].copy_(model_.gradient());
-    if (!by_example()) return;
-    const Stopwatch watch(&observing_);
-    const Tensor rows = geometry.rows().contiguous();
-    sampler_.deposit(sampler_.first_worker() + h, Rows<T>{rows.const_data_ptr<T>(), examples.size(), size()});
   }
 
   const Task& task_;
   const tasks::Model& model_;
   std::size_t batch_;
   Communicator& communicator_;
-  DistributedSampler sampler_;
+  cdgrab::torch::DistributedSampler observer_;
+  DistributedSampler& sampler_;  ///< the observer's
   std::optional<DistributedSampler> averager_;
   std::vector<Tensor> gradients_;  ///< of each hosted worker
   std::uint64_t steps_left_;
-  double observing_ = 0.0;
 };
 
 }  // namespace

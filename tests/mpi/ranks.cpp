@@ -112,10 +112,12 @@ void leave_because_of_a_mistake() {
   require(said.find("rank 1 has left because of an exception") != std::string::npos, said);
   (void)refusal_of<cdgrab::CommunicationError>([&] { sum_something(world); });
   fmt::print(stderr, "rank {} heard of it\n", world.rank());
+  std::this_thread::sleep_for(
+      milliseconds(300));  // else mpirun might end this one before it has printed that
 }
 
 void leave() try { leave_because_of_a_mistake(); } catch (const std::exception&) {
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // else mpirun might end the others before they hear
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // else mpirun might end the others before they hear
   throw;
 }
 

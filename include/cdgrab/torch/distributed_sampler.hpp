@@ -97,6 +97,8 @@ class DistributedSampler : public ::torch::data::samplers::Sampler<> {
 
   /// Observed losses whose backward never came; their examples count as unseen.
   [[nodiscard]] std::size_t missed_backwards() const;
+  /// Seconds since construction that observing and the rounds of step() took of the caller's thread.
+  [[nodiscard]] double seconds() const;
   /// The one hosted worker. Throws UserError if they are not one.
   [[nodiscard]] std::size_t worker() const;
   /// The sampler behind the handle: shares, orders, order_hash(), reports, positions, and everything that is
