@@ -70,12 +70,13 @@ void average(Self self, std::vector<Tensor> gradients, double weight, bool count
   self->sampler.average(own, {weight}, gradients);
 }
 
-Integers traffic_of(const Communicator& communicator) {
+Integers traffic_of(const cdgrab::DistributedSampler& sampler) {
   Integers all;
   const auto add = [&](const std::string& name, Verb verb) {
-    all.insert(name + ".calls", static_cast<std::int64_t>(communicator.traffic(verb).calls));
-    all.insert(name + ".sent", static_cast<std::int64_t>(communicator.traffic(verb).sent));
-    all.insert(name + ".received", static_cast<std::int64_t>(communicator.traffic(verb).received));
+    const Traffic traffic = sampler.traffic(verb);
+    all.insert(name + ".calls", static_cast<std::int64_t>(traffic.calls));
+    all.insert(name + ".sent", static_cast<std::int64_t>(traffic.sent));
+    all.insert(name + ".received", static_cast<std::int64_t>(traffic.received));
   };
   add("sum", Verb::kSum);
   add("all_gather", Verb::kAllGather);
@@ -172,7 +173,7 @@ void define_facts(::torch::class_<Workers>& workers) {
              return as_dict(self->core().last_report(worker_of(worker)));
            }))
       .def("held_peak", guarded(+[](Self self) { return signed_of(self->core().held_peak()); }))
-      .def("traffic", guarded(+[](Self self) { return traffic_of(self->sampler.communicator()); }))
+      .def("traffic", guarded(+[](Self self) { return traffic_of(self->sampler.core()); }))
       .def("missed_backwards",
            guarded(+[](Self self) { return signed_of(self->sampler.missed_backwards()); }));
 }

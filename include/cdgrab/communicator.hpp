@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -53,9 +54,8 @@ class Communicator {
   /// Another one of the same ranks, for another thread: the two do not meet. Collective.
   [[nodiscard]] virtual std::unique_ptr<Communicator> duplicate() = 0;
 
-  [[nodiscard]] const Traffic& traffic(Verb verb) const {
-    return traffic_.at(static_cast<std::size_t>(verb));
-  }
+  /// So far; any thread may ask.
+  [[nodiscard]] Traffic traffic(Verb verb) const;
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
   /// 10 minutes at first.
   virtual void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
@@ -73,7 +73,12 @@ class Communicator {
   void sum_by_pieces(std::span<double> values);
   void sum_of_all(std::span<double> values);
 
-  std::array<Traffic, kVerbs> traffic_{};
+  struct Counters {
+    std::atomic<std::uint64_t> calls = 0;
+    std::atomic<std::uint64_t> sent = 0;
+    std::atomic<std::uint64_t> received = 0;
+  };
+  std::array<Counters, kVerbs> traffic_{};
   std::chrono::milliseconds timeout_ = std::chrono::minutes(10);
 };
 

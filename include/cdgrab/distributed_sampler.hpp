@@ -142,6 +142,8 @@ class DistributedSampler {
   [[nodiscard]] EpochReport last_report(std::size_t worker) const;
   /// The most bytes that this rank has held for pairs that waited for their signs.
   [[nodiscard]] std::size_t held_peak() const;
+  /// Of the communicator that its rounds are made with: its own with `overlap`, else the one passed in.
+  [[nodiscard]] Traffic traffic(Verb verb) const;
   /// The geometry of a hosted worker (`id-pair`), null if there is none yet.
   [[nodiscard]] Geometry* geometry(std::size_t worker);
   /// The sender that was passed in; null if none was.

@@ -305,7 +305,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         return int(self._native.missed_backwards())
 
     def traffic(self) -> dict[str, int]:
-        """Calls, bytes sent and bytes received of sum, all_gather and all_to_all; without overlap's."""
+        """Calls, bytes sent and bytes received of sum, all_gather and all_to_all, so far."""
         return dict(self._native.traffic())
 
     def held_peak(self) -> int:

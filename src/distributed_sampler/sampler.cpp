@@ -377,6 +377,7 @@ EpochReport DistributedSampler::last_report(std::size_t worker) const {
   return impl_->last_reports_[worker];
 }
 std::size_t DistributedSampler::held_peak() const { return impl_->coordinator_->held_peak(); }
+Traffic DistributedSampler::traffic(Verb verb) const { return impl_->communicator_->traffic(verb); }
 Geometry* DistributedSampler::geometry(std::size_t worker) { return impl_->geometry(worker); }
 SliceSender* DistributedSampler::sender() { return impl_->own_geometry_ ? nullptr : impl_->sender_.get(); }
 

@@ -92,11 +92,16 @@ void require_pieces(const Communicator& communicator, std::span<const Sent> send
 
 }  // namespace
 
+Traffic Communicator::traffic(Verb verb) const {
+  const Counters& counters = traffic_.at(static_cast<std::size_t>(verb));
+  return {counters.calls, counters.sent, counters.received};
+}
+
 void Communicator::move(Verb verb, std::span<const Sent> send, std::span<const Received> receive) {
   require_pieces(*this, send, receive);
   const std::size_t own = rank();
   if (!send[own].empty()) std::memmove(receive[own].data(), send[own].data(), send[own].size());
-  Traffic& traffic = traffic_[static_cast<std::size_t>(verb)];
+  Counters& traffic = traffic_[static_cast<std::size_t>(verb)];
   traffic.sent += bytes_of_others(send, own);
   traffic.received += bytes_of_others(receive, own);
   if (ranks() > 1) exchange(send, receive);

@@ -82,6 +82,7 @@ struct Trace {
   std::vector<Orders> orders;
   std::vector<std::uint64_t> hashes;
   std::vector<std::vector<std::vector<Seen>>> seen;
+  std::uint64_t sent = 0;  ///< vectors, in bytes, by rank 0
 };
 
 /// Of every worker, in units of its share.
@@ -198,6 +199,7 @@ Trace run(const World& world, std::size_t ranks, DistributedOptions options = {}
       trace.orders[epoch + 1] = all_orders(sampler);
       trace.hashes[epoch + 1] = sampler.order_hash();
     }
+    if (communicator.rank() == 0) trace.sent = sampler.traffic(Verb::kAllToAll).sent;
   });
   return trace;
 }
@@ -338,6 +340,7 @@ TEST(Workers, RoundsBehindTrainingGiveTheSameOrders) {
     const Trace behind = run(world, ranks, {.overlap = true});
     ASSERT_EQ(behind.orders, expected.orders) << world.name();
     ASSERT_EQ(behind.hashes, expected.hashes) << world.name();
+    ASSERT_EQ(behind.sent, expected.sent) << world.name();
   }
 }
 
