@@ -83,6 +83,12 @@ std::vector<at::Tensor> GradientGeometry::parameters() const {
   return all;
 }
 
+std::vector<std::string> GradientGeometry::rules() const {
+  std::vector<std::string> all;
+  for (const ParameterGradients& p : impl_->observed().parameters) all.push_back(p.rule);
+  return all;
+}
+
 at::Tensor GradientGeometry::rows() const {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> all;

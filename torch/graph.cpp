@@ -115,6 +115,7 @@ class Hypothesis {
     const AccumulateGrad* leaf = as_leaf(edge.function.get());
     if (place && leaf != nullptr && parameters_.contains(leaf->variable))
       return refuse(node, fmt::format("{} would give every example a parameter of its own", node->name()));
+    if (place) place = in_first_output(edge.function.get(), edge.input_nr, *place);
     const auto [known, fresh] = places_.try_emplace({edge.function.get(), edge.input_nr}, place);
     if (fresh || known->second == place) return true;
     return refuse(node, fmt::format("the examples stand in two places at {}", edge.function->name()));

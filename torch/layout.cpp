@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layout.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -69,8 +70,9 @@ Found swap_dims(const Question& q, std::int64_t a, std::int64_t b) {
   return at_dim(q.layout.dim, q.layout.inner);
 }
 
+template <class Transpose>
 Found transpose(const Question& q) {
-  const auto* node = static_cast<nodes::TransposeBackward0*>(q.node);
+  const auto* node = static_cast<Transpose*>(q.node);
   return swap_dims(q, node->dim0, node->dim1);
 }
 
@@ -189,6 +191,13 @@ Found index(const Question& q) {
   return dynamic_cast<AccumulateGrad*>(below) == nullptr ? kImpossible : kNoBatch;
 }
 
+/// (T, B, ..) and, for the states to begin with, (B, H); weights between.
+Found recurrent(const Question& q) {
+  if (q.layout.dim != 1) return kImpossible;
+  if (q.slot > 0 && q.slot < 5) return kNoBatch;
+  return at_dim(static_cast<std::int64_t>(q.input.size()) - 2, q.layout.inner);
+}
+
 /// The loss of each example or position from its class scores, which stand along dimension 1.
 Found class_scores(const Question& q) {
   if (q.slot > 0) return kNoBatch;
@@ -254,6 +263,48 @@ Found by_shape(const Question& q) {
   return q.input == q.output ? at_dim(q.layout.dim, q.layout.inner) : kImpossible;
 }
 
+/// Everything below the edge is made of leaves: what is the same for all examples, as parameters are.
+bool is_of_leaves(Node* node, std::size_t slot) {
+  std::vector<Node*> open = {node->next_edge(slot).function.get()};
+  std::unordered_set<Node*> seen;
+  while (!open.empty()) {
+    Node* below = open.back();
+    open.pop_back();
+    if (!seen.insert(below).second || dynamic_cast<AccumulateGrad*>(below) != nullptr) continue;
+    // A lookup, or a tensor without a gradient: examples may be behind it.
+    const std::string name = below->name();
+    if (name.starts_with("Embedding") || name.starts_with("Index")) return false;
+    for (const auto& edge : below->next_edges()) {
+      if (edge.function == nullptr) return false;
+      open.push_back(edge.function.get());
+    }
+  }
+  return true;
+}
+
+/// A node that is not in the table and takes parameters. It is applied to one example at a time, which shows
+/// whether this is right: examples are where they are in the output, or in the one dimension of that length.
+Found by_length(const Question& q) {
+  if (is_of_leaves(q.node, q.slot)) return kNoBatch;
+  const std::int64_t length = q.output[static_cast<std::size_t>(q.layout.dim)];
+  const auto dim = static_cast<std::size_t>(q.layout.dim);
+  if (dim < q.input.size() && q.input[dim] == length) return at_dim(q.layout.dim, q.layout.inner);
+  const auto only = std::find(q.input.begin(), q.input.end(), length);
+  if (std::count(q.input.begin(), q.input.end(), length) != 1) return kImpossible;
+  return at_dim(only - q.input.begin(), q.layout.inner);
+}
+
+bool takes_leaves(Node* node) {
+  for (std::size_t slot = 0; slot < node->num_outputs(); ++slot)
+    if (node->next_edge(slot).function != nullptr && is_of_leaves(node, slot)) return true;
+  return false;
+}
+
+Found unknown(const Question& q) {
+  const bool one_of_one = q.node->num_outputs() == 1 && q.input == q.output;
+  return !one_of_one && !is_compiled(q.node) && takes_leaves(q.node) ? by_length(q) : by_shape(q);
+}
+
 const std::unordered_map<std::string, Answer>& answers() {
   static const std::unordered_map<std::string, Answer> kAnswers = {
       {"AddBackward0", elementwise},
@@ -276,7 +327,8 @@ const std::unordered_map<std::string, Answer>& answers() {
       {"SqueezeBackward1", view},
       {"SqueezeBackward2", view},
       {"UnsqueezeBackward0", view},
-      {"TransposeBackward0", transpose},
+      {"TransposeBackward0", transpose<nodes::TransposeBackward0>},
+      {"TransposeBackward1", transpose<nodes::TransposeBackward1>},
       {"TBackward0", matrix_transpose},
       {"PermuteBackward0", permute},
       {"AddmmBackward0", addmm},
@@ -311,6 +363,7 @@ const std::unordered_map<std::string, Answer>& answers() {
       {"ScaledDotProductFlashAttentionForCpuBackward0", attention},
       {"ScaledDotProductEfficientAttentionBackward0", attention},
       {"ScaledDotProductFlashAttentionBackward0", attention},
+      {"MkldnnRnnLayerBackward0", recurrent},
       {"EmbeddingBackward0", embedding},
       {"IndexBackward0", index},
       {"NllLossBackward0", class_scores},
@@ -359,9 +412,22 @@ std::vector<Layout> possible_layouts(at::IntArrayRef shape, std::int64_t batch) 
 std::optional<Place> place_in_input(Node* node, std::size_t slot, at::IntArrayRef input,
                                     at::IntArrayRef output, const Layout& layout, std::int64_t batch) {
   const auto found = answers().find(node->name());
-  const Answer answer = found == answers().end() ? by_shape : found->second;
+  const Answer answer = found == answers().end() ? unknown : found->second;
   return answer({node, slot, input, output, layout, batch});
 }
+
+/// The last states of a recurrent layer are (B, H), its output is (T, B, H).
+Layout in_first_output(Node* node, std::size_t output, const Layout& layout) {
+  const bool state = output > 0 && node->name() == "MkldnnRnnLayerBackward0";
+  return {layout.dim + (state ? 1 : 0), layout.inner};
+}
+
+Layout in_output(Node* node, std::size_t output, const Layout& layout) {
+  const bool state = output > 0 && node->name() == "MkldnnRnnLayerBackward0";
+  return {layout.dim - (state ? 1 : 0), layout.inner};
+}
+
+bool is_compiled(Node* node) { return node->name().find("CompiledFunction") != std::string::npos; }
 
 bool rearranges(Node* node) {
   static const std::unordered_set<std::string> kNames = {

@@ -28,6 +28,13 @@ std::vector<Layout> possible_layouts(at::IntArrayRef shape, std::int64_t batch);
 std::optional<Place> place_in_input(Node* node, std::size_t slot, at::IntArrayRef input,
                                     at::IntArrayRef output, const Layout& layout, std::int64_t batch);
 
+/// The layout of a node's first output, when output number `output` has the batch at `layout`; and back.
+Layout in_first_output(Node* node, std::size_t output, const Layout& layout);
+Layout in_output(Node* node, std::size_t output, const Layout& layout);
+
+/// A compiled region: one node, which does not bear being applied again.
+bool is_compiled(Node* node);
+
 /// Nodes that have one input and only rearrange it, or take a piece: what is behind them is still the
 /// parameter.
 bool rearranges(Node* node);

@@ -10,7 +10,7 @@
 
 #include "cdgrab/error.hpp"
 #include "cdgrab/stopwatch.hpp"
-#include "rules.hpp"
+#include "fallback.hpp"
 
 namespace cdgrab::torch {
 
@@ -79,16 +79,31 @@ void check_visible(const Graph& graph) {
           "checkpoint(.., use_reentrant=False)");
 }
 
-/// All that no rule covers, in one message.
-void check_rules(const Graph& graph, const ParameterSet& parameters) {
+/// Said once for each, whatever the number of steps.
+void announce(const std::set<std::string>& missing) {
+  static std::mutex mutex;
+  static std::set<std::string> announced;
+  const std::scoped_lock lock(mutex);
+  std::vector<std::string> fresh;
+  for (const std::string& use : missing)
+    if (announced.insert(use).second) fresh.push_back(use);
+  if (!fresh.empty())
+    TORCH_WARN("cdgrab: no rule covers ", fmt::format("{}", fmt::join(fresh, "; ")),
+               ". Their gradients are exact, but each step runs these nodes once more for every example; "
+               "strict refuses this");
+}
+
+/// All that no rule covers, in one message. Throws UserError for what is refused.
+void check_rules(const Graph& graph, const ObserveOptions& options) {
   std::set<std::string> missing;
-  for (const Use& use : graph.uses)
-    if (rule_for(use) == nullptr)
-      missing.insert(fmt::format("{} with {}", use.node->name(), parameters.describe(use.parameter)));
+  bool compiled = false;
+  for (const Use& use : graph.uses) {
+    if (rule_for(use) != nullptr) continue;
+    missing.insert(fmt::format("{} with {}", use.node->name(), options.parameters.describe(use.parameter)));
+    compiled = compiled || is_compiled(use.node);
+  }
   if (missing.empty()) return;
-  const bool compiled = std::any_of(missing.begin(), missing.end(), [](const std::string& text) {
-    return text.find("CompiledFunctionBackward") != std::string::npos;
-  });
+  if (!options.strict && !compiled) return announce(missing);
   constexpr const char* kCompiled =
       " A compiled region is one node: compile only parts without parameters, observe the model uncompiled, "
       "or order microbatches (unit= and observe_microbatch), which reads .grad.";
@@ -103,13 +118,15 @@ void check_rules(const Graph& graph, const ParameterSet& parameters) {
 }
 
 /// What does not have the parameter's size must never be taken for its gradient.
+Contribution fitting(Contribution contribution, const Moment& moment, const Use& use) {
+  if (contribution.batch() != moment.batch || contribution.entries() != use.parameter.numel())
+    cannot_read(use, fmt::format("there are {} rows of {}", contribution.batch(), contribution.entries()));
+  return contribution;
+}
+
 Contribution read(Rule rule, const Moment& moment, const Use& use) {
   try {
-    Contribution contribution = through_chain(rule(moment), use);
-    if (contribution.batch() != moment.batch || contribution.entries() != use.parameter.numel())
-      cannot_read(use,
-                  fmt::format("its rule gives {} rows of {}", contribution.batch(), contribution.entries()));
-    return contribution;
+    return fitting(through_chain(rule(moment), use), moment, use);
   } catch (const c10::Error& error) {
     cannot_read(use, error.what_without_backtrace());
   } catch (const InvariantError& error) {
@@ -125,10 +142,10 @@ Graph read_graph(const Tensor& loss, std::int64_t batch, const ObserveOptions& o
     place_batch(graph, {batch, options.batch_axis}, options.parameters);
   } catch (const UserError&) {
     // Where the batch is lost at a node without a rule, say that.
-    if (!graph.followed) check_rules(graph, options.parameters);
+    if (!graph.followed) check_rules(graph, options);
     throw;
   }
-  check_rules(graph, options.parameters);
+  check_rules(graph, options);
   return graph;
 }
 
@@ -249,8 +266,7 @@ void Observation::visit_whole(Node* node, const variable_list& sent) {
     const bool dense = gradient.layout() == at::kStrided;
     auto contribution =
         Contribution::of_rows((dense ? gradient.clone() : gradient.to_dense()).reshape({1, -1}));
-    contribution.to(use.parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-    collect(collected_[index_.at(use.parameter.unsafeGetTensorImpl())], std::move(contribution));
+    collect(use, std::move(contribution), node->name());
   }
 }
 
@@ -260,16 +276,40 @@ void Observation::visit(Node* node, const variable_list& gradients) {
   --left_;
   if (std::none_of(gradients.begin(), gradients.end(), [](const Tensor& g) { return g.defined(); })) return;
   const Stopwatch watch(&seconds_);
+  variable_list kept;
+  std::vector<const Use*> without_rule;
   for (const Use& use : uses_.at(node)) {
-    const Moment moment{node, use.slot, gradients, use.layout, batch_};
-    Contribution contribution = read(rule_for(use), moment, use);
-    contribution.to(use.parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-    collect(collected_[index_.at(use.parameter.unsafeGetTensorImpl())], std::move(contribution));
+    if (const Rule rule = rule_for(use); rule == nullptr)
+      without_rule.push_back(&use);
+    else
+      collect(use, read(rule, {node, use.slot, gradients, use.layout, batch_, kept}, use), node->name());
   }
+  if (!without_rule.empty())
+    visit_without_rule({node, 0, gradients, without_rule.front()->layout, batch_, kept}, without_rule);
+}
+
+void Observation::visit_without_rule(const Moment& moment, const std::vector<const Use*>& uses) {
+  std::vector<std::size_t> slots;
+  for (const Use* use : uses) slots.push_back(use->slot);
+  const std::size_t bytes = bytes_by_example(moment, slots);
+  if (bytes > budget_)
+    cannot_read(
+        *uses.front(),
+        fmt::format("no rule covers this node, and rows of {} bytes are more than the {} that are left "
+                    "of the budget; give more",
+                    bytes, budget_));
+  budget_ -= bytes;
+  std::vector<Contribution> all = apply_by_example(moment, slots);
+  for (std::size_t k = 0; k < uses.size(); ++k)
+    collect(*uses[k], fitting(through_chain(std::move(all[k]), *uses[k]), moment, *uses[k]),
+            fmt::format("by example: {}", moment.node->name()));
 }
 
 /// Several uses of one parameter add up before any product is taken.
-void Observation::collect(Collected& to, Contribution contribution) {
+void Observation::collect(const Use& use, Contribution contribution, const std::string& rule) {
+  Collected& to = collected_[index_.at(use.parameter.unsafeGetTensorImpl())];
+  to.rules.insert(rule);
+  contribution.to(use.parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   if (to.sum)
     to.sum->add(std::move(contribution));
   else
@@ -309,7 +349,8 @@ void Observation::end() {
     if (c.left > 0) complete(c);  // a use that no gradient reached
     if (repeats_ > 0)
       c.sum = c.sum->select(at::arange(observed.batch, c.parameter.options().dtype(at::kLong)));
-    observed.parameters.push_back({c.parameter, std::move(*c.sum), c.name});
+    observed.parameters.push_back(
+        {c.parameter, std::move(*c.sum), c.name, fmt::format("{}", fmt::join(c.rules, ", "))});
   }
   collected_.clear();
   finish_(std::move(observed));

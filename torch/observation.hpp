@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -15,6 +16,7 @@
 #include "cdgrab/torch/gradient_geometry.hpp"
 #include "contribution.hpp"
 #include "graph.hpp"
+#include "rules.hpp"
 
 namespace cdgrab::torch {
 
@@ -22,6 +24,7 @@ struct ParameterGradients {
   Tensor parameter;
   Contribution gradients;
   std::string name = {};  ///< empty where it is not known
+  std::string rule = {};  ///< the nodes that it was read off; "by example: " before those without a rule
 };
 
 /// What a backward left behind: per-example gradients in the scale of docs/math.md, section 6.
@@ -54,6 +57,7 @@ class Observation : public std::enable_shared_from_this<Observation> {
     std::string name;
     std::size_t left = 0;             ///< uses that have not run
     std::optional<Contribution> sum;  ///< of those that have
+    std::set<std::string> rules = {};
   };
   class Hook;
   class WholeHook;
@@ -64,8 +68,9 @@ class Observation : public std::enable_shared_from_this<Observation> {
   void check_alone() const;
   void check_begun() const;
   void visit(Node* node, const variable_list& gradients);
+  void visit_without_rule(const Moment& moment, const std::vector<const Use*>& uses);
   void visit_whole(Node* node, const variable_list& sent);
-  void collect(Collected& to, Contribution contribution);
+  void collect(const Use& use, Contribution contribution, const std::string& rule);
   void complete(Collected& collected);
   void form_within_budget(Contribution& sum);
   void end();

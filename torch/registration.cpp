@@ -66,13 +66,11 @@ void define_sampler(::torch::Library& library) {
            }))
       .def("hand_out",
            guarded(+[](Self self, std::int64_t count) { self->core().next(count_of(count, "count")); }))
-      .def("observe", guarded(+[](Self self, Tensor loss, std::int64_t batch, bool sum, std::int64_t axis,
-                                  std::optional<ParametersPtr> parameters, std::int64_t budget) {
-             self->sampler.observe(loss, batch, observe_options(sum, axis, parameters, budget));
+      .def("observe", guarded(+[](Self self, Tensor loss, std::int64_t batch, OptionsPtr options) {
+             self->sampler.observe(loss, batch, options->options);
            }))
-      .def("observe_named", guarded(+[](Self self, Tensor loss, Tensor indices, bool sum, std::int64_t axis,
-                                        std::optional<ParametersPtr> parameters, std::int64_t budget) {
-             self->sampler.observe(loss, as_indices(indices), observe_options(sum, axis, parameters, budget));
+      .def("observe_named", guarded(+[](Self self, Tensor loss, Tensor indices, OptionsPtr options) {
+             self->sampler.observe(loss, as_indices(indices), options->options);
            }))
       .def("observe_gradients",
            guarded(+[](Self self, std::vector<Tensor> rows, std::optional<Tensor> indices) {
@@ -127,15 +125,11 @@ void define_sampler(::torch::Library& library) {
 void define_geometry(::torch::Library& library) {
   library.class_<Geometry>("GradientGeometry")
       .def(::torch::init<>())
-      .def("observe",
-           guarded(+[](GeometrySelf self, Tensor loss, std::int64_t batch, bool sum, std::int64_t axis,
-                       std::optional<ParametersPtr> parameters, std::int64_t budget) {
-             self->geometry.observe(loss, batch, observe_options(sum, axis, parameters, budget));
+      .def("observe", guarded(+[](GeometrySelf self, Tensor loss, std::int64_t batch, OptionsPtr options) {
+             self->geometry.observe(loss, batch, options->options);
            }))
-      .def("compute",
-           guarded(+[](GeometrySelf self, Tensor loss, std::int64_t batch, bool sum, std::int64_t axis,
-                       std::optional<ParametersPtr> parameters, std::int64_t budget) {
-             self->geometry.compute(loss, batch, observe_options(sum, axis, parameters, budget));
+      .def("compute", guarded(+[](GeometrySelf self, Tensor loss, std::int64_t batch, OptionsPtr options) {
+             self->geometry.compute(loss, batch, options->options);
            }))
       .def("gram", guarded(+[](GeometrySelf self) { return self->geometry.gram(); }))
       .def("norms", guarded(+[](GeometrySelf self) { return self->geometry.norms(); }))
@@ -143,21 +137,32 @@ void define_geometry(::torch::Library& library) {
              return self->geometry.inner(direction);
            }))
       .def("parameters", guarded(+[](GeometrySelf self) { return self->geometry.parameters(); }))
+      .def("rules", guarded(+[](GeometrySelf self) { return self->geometry.rules(); }))
       .def("rows", guarded(+[](GeometrySelf self) { return self->geometry.rows(); }));
 }
 
-c10::intrusive_ptr<Parameters> make_parameters(std::vector<std::string> names, std::vector<Tensor> tensors,
-                                               std::string pattern) {
-  std::vector<std::pair<std::string, Tensor>> named;
-  for (std::size_t i = 0; i < std::min(names.size(), tensors.size()); ++i)
-    named.emplace_back(names[i], tensors[i]);
-  return c10::make_intrusive<Parameters>(ParameterSet(std::move(named), pattern));
+/// -1 stands for an axis or a budget that is not given, no names for all parameters.
+OptionsPtr make_options(bool sum, std::int64_t batch_axis, std::int64_t budget, bool strict,
+                        std::optional<std::vector<std::string>> names, std::vector<Tensor> tensors,
+                        std::string pattern) {
+  ObserveOptions options;
+  options.sum = sum;
+  options.batch_axis = batch_axis;
+  if (budget >= 0) options.budget = static_cast<std::size_t>(budget);
+  options.strict = strict;
+  if (names) {
+    std::vector<std::pair<std::string, Tensor>> named;
+    for (std::size_t i = 0; i < std::min(names->size(), tensors.size()); ++i)
+      named.emplace_back((*names)[i], tensors[i]);
+    options.parameters = ParameterSet(std::move(named), pattern);
+  }
+  return c10::make_intrusive<Options>(std::move(options));
 }
 
 }  // namespace
 
 static void define_all(::torch::Library& library) {
-  library.class_<Parameters>("ParameterSet").def(::torch::init(guarded(&make_parameters)));
+  library.class_<Options>("ObserveOptions").def(::torch::init(guarded(&make_options)));
   define_sampler(library);
   define_geometry(library);
   define_workers(library);

@@ -127,21 +127,12 @@ inline Array as_array(const std::string& key, const Tensor& tensor) {
   return array;
 }
 
-struct Parameters : ::torch::CustomClassHolder {
-  explicit Parameters(ParameterSet parameters) : set(std::move(parameters)) {}
-  ParameterSet set;
-};
-using ParametersPtr = c10::intrusive_ptr<Parameters>;
-
-inline ObserveOptions observe_options(bool sum, std::int64_t batch_axis,
-                                      const std::optional<ParametersPtr>& parameters, std::int64_t budget) {
+/// What losses are observed with, said once.
+struct Options : ::torch::CustomClassHolder {
+  explicit Options(ObserveOptions given) : options(std::move(given)) {}
   ObserveOptions options;
-  options.sum = sum;
-  options.batch_axis = batch_axis;
-  if (parameters) options.parameters = (*parameters)->set;
-  if (budget >= 0) options.budget = static_cast<std::size_t>(budget);
-  return options;
-}
+};
+using OptionsPtr = c10::intrusive_ptr<Options>;
 
 inline std::tuple<std::int64_t, std::int64_t> as_tuple(const Position& position) {
   return {static_cast<std::int64_t>(position.epoch), static_cast<std::int64_t>(position.handed_out)};

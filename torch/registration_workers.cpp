@@ -56,9 +56,8 @@ c10::intrusive_ptr<Workers> make_workers(std::int64_t examples, std::string spec
                          make_communicator(group, timeout), std::move(options)));
 }
 
-ObserveOptions options_with(std::int64_t repeats, bool sum, std::int64_t axis,
-                            const std::optional<ParametersPtr>& parameters, std::int64_t budget) {
-  ObserveOptions options = observe_options(sum, axis, parameters, budget);
+ObserveOptions options_with(std::int64_t repeats, const Options& given) {
+  ObserveOptions options = given.options;
   options.repeats = repeats;
   return options;
 }
@@ -112,16 +111,13 @@ void define_passes(::torch::class_<Workers>& workers) {
 void define_rounds(::torch::class_<Workers>& workers) {
   workers
       .def("observe", guarded(+[](Self self, std::int64_t worker, Tensor loss, std::int64_t batch,
-                                  std::int64_t repeats, bool sum, std::int64_t axis,
-                                  std::optional<ParametersPtr> parameters, std::int64_t budget) {
-             self->sampler.observe(loss, batch, options_with(repeats, sum, axis, parameters, budget),
-                                   worker_of(worker));
+                                  std::int64_t repeats, OptionsPtr options) {
+             self->sampler.observe(loss, batch, options_with(repeats, *options), worker_of(worker));
            }))
       .def("observe_named", guarded(+[](Self self, std::int64_t worker, Tensor loss, Tensor indices,
-                                        std::int64_t repeats, bool sum, std::int64_t axis,
-                                        std::optional<ParametersPtr> parameters, std::int64_t budget) {
-             self->sampler.observe(loss, as_indices(indices),
-                                   options_with(repeats, sum, axis, parameters, budget), worker_of(worker));
+                                        std::int64_t repeats, OptionsPtr options) {
+             self->sampler.observe(loss, as_indices(indices), options_with(repeats, *options),
+                                   worker_of(worker));
            }))
       .def("observe_gradients", guarded(+[](Self self, std::int64_t worker, std::vector<Tensor> rows,
                                             std::optional<Tensor> indices) {

@@ -33,8 +33,6 @@ std::vector<std::int64_t> permutation_of(Node* node) {
   return dims;
 }
 
-/// What the node has saved, unpacked once and kept: checkpointing hands a tensor out once, and the node is
-/// about to run for every example.
 template <class N>
 void keep_saved(Node* any) {
   auto* node = static_cast<N*>(any);
@@ -46,26 +44,9 @@ void keep_saved(Node* any) {
   if constexpr (requires { node->v_; }) saved(node->v_, any);
   if constexpr (requires { node->result_; }) saved(node->result_, any);
   if constexpr (requires { node->result1_; }) saved(node->result1_, any);
-}
-
-/// Of the nodes that weights are commonly made with.
-void keep_what_was_saved(Node* node) {
-  static const std::unordered_map<std::string, void (*)(Node*)> kKinds = {
-      {"WeightNormInterfaceBackward0", keep_saved<nodes::WeightNormInterfaceBackward0>},
-      {"MulBackward0", keep_saved<nodes::MulBackward0>},
-      {"DivBackward0", keep_saved<nodes::DivBackward0>},
-      {"PowBackward0", keep_saved<nodes::PowBackward0>},
-      {"NormBackward1", keep_saved<nodes::NormBackward1>},
-      {"LinalgVectorNormBackward0", keep_saved<nodes::LinalgVectorNormBackward0>},
-      {"ExpBackward0", keep_saved<nodes::ExpBackward0>},
-      {"SqrtBackward0", keep_saved<nodes::SqrtBackward0>},
-      {"TanhBackward0", keep_saved<nodes::TanhBackward0>},
-      {"SigmoidBackward0", keep_saved<nodes::SigmoidBackward0>},
-      {"SoftplusBackward0", keep_saved<nodes::SoftplusBackward0>},
-      {"MmBackward0", keep_saved<nodes::MmBackward0>},
-      {"MvBackward0", keep_saved<nodes::MvBackward0>},
-  };
-  if (const auto found = kKinds.find(node->name()); found != kKinds.end()) found->second(node);
+  if constexpr (requires { node->i1_; }) saved(node->i1_, any);
+  if constexpr (requires { node->i2_; }) saved(node->i2_, any);
+  if constexpr (requires { node->i3_; }) saved(node->i3_, any);
 }
 
 /// One example at a time, through the node itself.
@@ -146,6 +127,27 @@ std::optional<bool> turns_matrix(const Use& use) {
 
 }  // namespace
 
+// Of the nodes that weights are commonly made with, and of those without a rule.
+void keep_what_was_saved(Node* node) {
+  static const std::unordered_map<std::string, void (*)(Node*)> kKinds = {
+      {"WeightNormInterfaceBackward0", keep_saved<nodes::WeightNormInterfaceBackward0>},
+      {"MulBackward0", keep_saved<nodes::MulBackward0>},
+      {"DivBackward0", keep_saved<nodes::DivBackward0>},
+      {"PowBackward0", keep_saved<nodes::PowBackward0>},
+      {"NormBackward1", keep_saved<nodes::NormBackward1>},
+      {"LinalgVectorNormBackward0", keep_saved<nodes::LinalgVectorNormBackward0>},
+      {"ExpBackward0", keep_saved<nodes::ExpBackward0>},
+      {"SqrtBackward0", keep_saved<nodes::SqrtBackward0>},
+      {"TanhBackward0", keep_saved<nodes::TanhBackward0>},
+      {"SigmoidBackward0", keep_saved<nodes::SigmoidBackward0>},
+      {"SoftplusBackward0", keep_saved<nodes::SoftplusBackward0>},
+      {"MmBackward0", keep_saved<nodes::MmBackward0>},
+      {"MvBackward0", keep_saved<nodes::MvBackward0>},
+      {"TrilinearBackward0", keep_saved<nodes::TrilinearBackward0>},
+  };
+  if (const auto found = kKinds.find(node->name()); found != kKinds.end()) found->second(node);
+}
+
 Tensor Moment::input_by_example(const Tensor& input, std::size_t slot_of_input) const {
   const auto place = place_in_input(node, slot_of_input, input.sizes(), gradient().sizes(), layout, batch);
   if (!place || !*place)
@@ -223,10 +225,9 @@ Rule rule_for(const Use& use) {
       {"PreluKernelBackward0", prelu_rule},
       {"ExpandBackward0", expand_rule},
       {"RepeatBackward0", repeat_rule},
+      {"MkldnnRnnLayerBackward0", lstm_rule},
   };
   const std::string name = use.node->name();
-  if (name == "ConvolutionBackward0" && static_cast<nodes::ConvolutionBackward0*>(use.node)->transposed)
-    return nullptr;
   if (name == "EmbeddingBackward0" && static_cast<nodes::EmbeddingBackward0*>(use.node)->scale_grad_by_freq)
     return nullptr;
   if (name == "IndexBackward0" && static_cast<nodes::IndexBackward0*>(use.node)->indices_.size() != 1)

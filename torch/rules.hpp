@@ -3,6 +3,7 @@
 // parameter are read off it. One small file per family in rules/.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "contribution.hpp"
@@ -15,10 +16,15 @@ struct Moment {
   Node* node;
   std::size_t slot;
   const variable_list& gradients;
-  Layout layout;
+  Layout layout;  ///< of its first output
   std::int64_t batch;
+  variable_list& kept;  ///< what a rule has found out for another edge of the node; empty at first
 
   [[nodiscard]] Tensor gradient() const { return gradients.at(0); }
+  /// Of the first output that has one.
+  [[nodiscard]] Tensor any_gradient() const {
+    return *std::find_if(gradients.begin(), gradients.end(), [](const Tensor& g) { return g.defined(); });
+  }
   /// The gradient as (B, positions, the other dimensions).
   [[nodiscard]] Tensor gradient_by_example() const { return batch_first(gradient(), layout, batch); }
   /// A saved input of the node, as (B, positions, the other dimensions). Throws InvariantError if the
@@ -51,6 +57,7 @@ Contribution div_rule(const Moment& moment);
 Contribution prelu_rule(const Moment& moment);
 Contribution expand_rule(const Moment& moment);
 Contribution repeat_rule(const Moment& moment);
+Contribution lstm_rule(const Moment& moment);
 
 /// Of an embedding that is the same for all examples: from (B, the entries of its output).
 Factors embedding_of_rows(const Tensor& rows, Node* node);
@@ -61,6 +68,10 @@ Contribution broadcast_rows(const Moment& moment, const Tensor& gradient);
 
 /// Rows of what a node has along dimension 0, (N, numel), added up to rows of the examples.
 Contribution rows_of_examples(const Moment& moment, const Tensor& rows);
+
+/// Before a node is applied several times: what it has saved, unpacked once. Checkpointing hands a tensor out
+/// once.
+void keep_what_was_saved(Node* node);
 
 /// From the edge's shape to the parameter's, through the rearrangements between.
 Contribution through_chain(Contribution contribution, const Use& use);

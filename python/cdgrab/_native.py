@@ -42,33 +42,27 @@ class Native:
         return method
 
 
-def parameter_set(parameters: Any, pattern: str | None) -> Any:
-    """The library's ParameterSet, or None for all: from a module or from (name, tensor) pairs."""
-    if parameters is None and pattern is not None:
-        raise UserError("pattern without parameters; give the model, or its named_parameters()")
-    if parameters is None:
-        return None
-    if isinstance(parameters, torch.nn.Module):
-        parameters = parameters.named_parameters()
-    elif isinstance(parameters, dict):
-        parameters = parameters.items()
-    named = list(parameters)
-    names = [name for name, _ in named]
-    tensors = [tensor for _, tensor in named]
-    return translated(torch.classes.cdgrab.ParameterSet)(names, tensors, pattern or "*")
-
-
 def observe_options(
-    reduction: str, batch_axis: int | None, parameters: Any, pattern: str | None, budget: int | None
-) -> tuple[bool, int, Any, int]:
-    """What the library's observe() takes after the loss and its examples; -1 stands for what is not given."""
+    reduction: str, batch_axis: int | None, parameters: Any, pattern: str | None, budget: int | None, strict: bool
+) -> Any:
+    """What the library's observe() takes after the loss and its examples. Parameters: a module, or (name, tensor)s."""
     if reduction not in ("mean", "sum"):
         raise UserError(f"reduction is {reduction!r}; 'mean' and 'sum' are allowed")
     if batch_axis is not None and batch_axis < 0:
         raise UserError(f"batch_axis is {batch_axis}; count from the front: 0 or more is allowed")
-    return (
+    if parameters is None and pattern is not None:
+        raise UserError("pattern without parameters; give the model, or its named_parameters()")
+    if isinstance(parameters, torch.nn.Module):
+        parameters = parameters.named_parameters()
+    elif isinstance(parameters, dict):
+        parameters = parameters.items()
+    named = [] if parameters is None else list(parameters)
+    return translated(torch.classes.cdgrab.ObserveOptions)(
         reduction == "sum",
         -1 if batch_axis is None else batch_axis,
-        parameter_set(parameters, pattern),
         -1 if budget is None else budget,
+        strict,
+        None if parameters is None else [name for name, _ in named],
+        [tensor for _, tensor in named],
+        pattern or "*",
     )

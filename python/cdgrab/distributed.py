@@ -94,7 +94,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
     ) -> None:
         if not shuffle:
             raise UserError("shuffle=False; the order is learnt: torch's own DistributedSampler has a fixed one")
-        self._options = observe_options(reduction, batch_axis, parameters, pattern, budget)
+        self._options = observe_options(reduction, batch_axis, parameters, pattern, budget, strict)
         Joinable.__init__(self)
         self._given_group = group
         self._group = group_with_messages(group)
@@ -180,7 +180,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             )
         if real:
             names = torch.tensor([g.example for g in real])
-            self._native.observe_named(real[0].worker, loss, names, len(given) - len(real), *self._options)
+            self._native.observe_named(real[0].worker, loss, names, len(given) - len(real), self._options)
         self._observed(given)
         if self._native.balances():
             self._step_after(loss)

@@ -27,15 +27,16 @@ class GradientGeometry:
         reduction: str = "mean",
         batch_axis: int | None = None,
         budget: int | None = None,
+        strict: bool = False,
     ) -> None:
-        self._options = observe_options(reduction, batch_axis, parameters, pattern, budget)
+        self._options = observe_options(reduction, batch_axis, parameters, pattern, budget, strict)
         self._native = Native("GradientGeometry")
 
     def observe(self, loss: torch.Tensor, batch_size: int) -> None:
-        self._native.observe(loss, batch_size, *self._options)
+        self._native.observe(loss, batch_size, self._options)
 
     def compute(self, loss: torch.Tensor, batch_size: int) -> GradientGeometry:
-        self._native.compute(loss, batch_size, *self._options)
+        self._native.compute(loss, batch_size, self._options)
         return self
 
     def gram(self) -> torch.Tensor:
@@ -53,6 +54,13 @@ class GradientGeometry:
     def parameters(self) -> list[torch.Tensor]:
         """Those that the loss depends on, in the order in which they were met."""
         return list(self._native.parameters())
+
+    def rules(self) -> list[str]:
+        """Of each of them the nodes that its gradients were read off.
+
+        ``"by example: "`` stands before a node that no rule covers: it was run once more for every example.
+        """
+        return list(self._native.rules())
 
     def rows(self) -> torch.Tensor:
         """(B, d): the gradients themselves, parameter by parameter."""

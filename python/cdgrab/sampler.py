@@ -80,7 +80,8 @@ class Sampler(torch.utils.data.Sampler[int]):
             into one; found out if not given.
         budget: bytes of per-example gradients that may be held until the signs fall (docs/observe.md).
         shapes: of the tensors that make up a row, for ``sketch=kron`` only.
-        strict: raise where otherwise a warning would do: an epoch that begins while batches are unobserved.
+        strict: raise where otherwise a warning would do: an epoch that begins while batches are unobserved, a node
+            that no rule covers (docs/observe.md).
         record_herding, record_norms, record_timings: diagnostics, free when off. Herding keeps a copy of the epoch's
             vectors, examples x parameters numbers of float64, in the state too.
     """
@@ -107,7 +108,8 @@ class Sampler(torch.utils.data.Sampler[int]):
             examples = len(examples)
         if initial_order is not None:
             initial_order = torch.as_tensor(initial_order, dtype=torch.int64)
-        self._options = observe_options(reduction, batch_axis, parameters, pattern, budget)
+        self._observing = (reduction, batch_axis, parameters, pattern, budget, strict)
+        self._options = observe_options(*self._observing)
         self._strict = strict
         self._arguments = (
             examples,
@@ -156,10 +158,10 @@ class Sampler(torch.utils.data.Sampler[int]):
             raise UserError("observe takes batch_size or indices=, one of the two")
         if indices is not None:
             named = torch.as_tensor(indices, dtype=torch.int64)
-            self._native.observe_named(loss, named, *self._options)
+            self._native.observe_named(loss, named, self._options)
             self._batch = len(named)
         else:
-            self._native.observe(loss, int(batch_size), *self._options)  # type: ignore[arg-type]
+            self._native.observe(loss, int(batch_size), self._options)  # type: ignore[arg-type]
             self._batch = int(batch_size)  # type: ignore[arg-type]
 
     def step(
@@ -293,17 +295,19 @@ class Sampler(torch.utils.data.Sampler[int]):
         self._native.seek(*self._native.trained_position())
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._options[2] is not None:
+        if self._observing[2] is not None:
             raise UserError(
                 "a sampler that was given parameters cannot be pickled, since they belong to a model; save its "
                 "state_dict() and load it into a new one"
             )
-        kept = {key: value for key, value in self.__dict__.items() if key not in ("_native", "_iterator", "_yielded")}
+        gone = ("_native", "_options", "_iterator", "_yielded")
+        kept = {key: value for key, value in self.__dict__.items() if key not in gone}
         return {**kept, "_state": self.state_dict()}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         state = kept.pop("_state")
         self.__dict__.update(kept)
+        self._options = observe_options(*self._observing)
         self._native = Native("Sampler", *self._arguments)
         self._yielded = 0
         self._iterator = None

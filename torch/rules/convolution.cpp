@@ -43,27 +43,30 @@ Tensor unfold(const Tensor& input, const Window& window) {
 
 }  // namespace
 
-/// The input is kept as it is: unfolded it is as many times larger as the kernel has entries.
+/// What is unfolded is kept as it is: unfolded it is as many times larger as the kernel has entries. In a
+/// transposed convolution input and output have changed places.
 Contribution convolution_rule(const Moment& moment) {
   auto* node = static_cast<nodes::ConvolutionBackward0*>(moment.node);
   const Tensor g = moment.gradient();
   if (moment.slot == 2) return rows_of_examples(moment, g.flatten(2).sum(2));
+  const Tensor input = saved(node->input_, moment.node);
+  const Tensor& seen = node->transposed ? g : input;
+  const Tensor& placed = node->transposed ? input : g;
   const auto shape = edge_shape(moment.node, 1);
   const std::size_t dims = shape.size() - 2;
-  const Window window{shape.slice(2).vec(), g.sizes().slice(2).vec(), numbers(node->stride, dims),
+  const Window window{shape.slice(2).vec(), placed.sizes().slice(2).vec(), numbers(node->stride, dims),
                       numbers(node->padding, dims), numbers(node->dilation, dims)};
-  const Tensor input = saved(node->input_, moment.node);
   const std::int64_t groups = node->groups.expect_int();
   const std::int64_t b = g.size(0);
   if (groups == 1) {
     auto contribution = Contribution::of_factors(
-        Factors::of_expanded(g.flatten(2).transpose(1, 2), input, c10::multiply_integers(shape.slice(1)),
+        Factors::of_expanded(placed.flatten(2).transpose(1, 2), seen, c10::multiply_integers(shape.slice(1)),
                              [window](const Tensor& x) { return unfold(x, window).transpose(1, 2); }));
     if (moment.layout.dim == 0 && b == moment.batch) return contribution;
     return rows_of_examples(moment, contribution.rows());
   }
-  const Tensor columns = unfold(input, window);
-  const Tensor by_group = g.reshape({b * groups, g.size(1) / groups, -1});
+  const Tensor columns = unfold(seen, window);
+  const Tensor by_group = placed.reshape({b * groups, placed.size(1) / groups, -1});
   const Tensor columns_by_group = columns.reshape({b * groups, columns.size(1) / groups, -1});
   return rows_of_examples(moment, at::bmm(by_group, columns_by_group.transpose(1, 2)).reshape({b, -1}));
 }

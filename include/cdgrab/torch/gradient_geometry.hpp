@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cdgrab/torch/parameter_set.hpp"
@@ -26,6 +27,8 @@ struct ObserveOptions {
   /// Bytes of per-example gradients that may be formed and held until the signs fall. Past it they stay
   /// unformed (docs/observe.md, what is held).
   std::size_t budget = std::size_t{512} << 20;
+  /// Refuse nodes that no rule covers, instead of running them once more for every example.
+  bool strict = false;
   /// Rows of the batch, its last ones, that fill it up with examples which count elsewhere: the loss is of
   /// them too, but they have no vectors. The batch that is named is of the rows before.
   std::int64_t repeats = 0;
@@ -50,6 +53,9 @@ class GradientGeometry {
   [[nodiscard]] at::Tensor inner(const std::vector<at::Tensor>& direction) const;
   /// The parameters that the loss depends on, in the order in which they were met.
   [[nodiscard]] std::vector<at::Tensor> parameters() const;
+  /// Of each of them the nodes that its gradients were read off; "by example: " stands before one that no
+  /// rule covers.
+  [[nodiscard]] std::vector<std::string> rules() const;
   /// (B, d): the vectors themselves, parameter by parameter.
   [[nodiscard]] at::Tensor rows() const;
 

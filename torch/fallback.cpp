@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fallback.hpp"
+
+#include <fmt/format.h>
+
+#include "cdgrab/error.hpp"
+
+namespace cdgrab::torch {
+namespace {
+
+/// (.., outer, batch, inner, ..): the batch in a dimension of its own, at layout.dim + 1.
+Tensor with_batch_apart(const Tensor& tensor, const Layout& layout, std::int64_t batch) {
+  return tensor.unflatten(layout.dim,
+                          {tensor.size(layout.dim) / (batch * layout.inner), batch, layout.inner});
+}
+
+/// Everything but one example's is zero.
+Tensor only_of(const Tensor& gradient, const Layout& layout, std::int64_t batch, std::int64_t example) {
+  const Tensor apart = with_batch_apart(gradient, layout, batch);
+  Tensor masked = at::zeros_like(apart, at::MemoryFormat::Contiguous);
+  masked.select(layout.dim + 1, example).copy_(apart.select(layout.dim + 1, example));
+  return masked.view(gradient.sizes());
+}
+
+/// The edges to what has examples in it, and where.
+std::vector<std::pair<std::size_t, Layout>> data_edges(const Moment& moment) {
+  std::vector<std::pair<std::size_t, Layout>> all;
+  for (std::size_t slot = 0; slot < moment.node->num_outputs(); ++slot) {
+    if (moment.node->next_edge(slot).function == nullptr) continue;
+    const auto place = place_in_input(moment.node, slot, edge_shape(moment.node, slot),
+                                      output_shape(moment.node), moment.layout, moment.batch);
+    if (place && *place) all.emplace_back(slot, **place);
+  }
+  return all;
+}
+
+void require_apart(const Moment& moment, const Tensor& sent, const Layout& layout, std::int64_t example) {
+  constexpr double kRounding = 1e-6;
+  const Tensor largest = batch_first(sent, layout, moment.batch).flatten(1).abs().amax(1).to(at::kDouble);
+  const double own = largest[example].item<double>();
+  largest[example] = 0.0;
+  if (largest.max().item<double>() <= kRounding * own || moment.batch == 1) return;
+  throw UserError(
+      "observe", fmt::format("{} sends gradients of one example to the place of another: the examples cannot "
+                             "be told apart below it. Leave the parameters below it out "
+                             "(ObserveOptions::parameters), or order microbatches (unit=)",
+                             moment.node->name()));
+}
+
+}  // namespace
+
+std::size_t bytes_by_example(const Moment& moment, const std::vector<std::size_t>& slots) {
+  std::int64_t entries = 0;
+  for (const std::size_t slot : slots) entries += c10::multiply_integers(edge_shape(moment.node, slot));
+  return static_cast<std::size_t>(entries * moment.batch) * sizeof(float);
+}
+
+std::vector<Contribution> apply_by_example(const Moment& moment, const std::vector<std::size_t>& slots) {
+  keep_what_was_saved(moment.node);
+  const auto data = data_edges(moment);
+  std::vector<Tensor> rows(slots.size());
+  for (std::int64_t example = 0; example < moment.batch; ++example) {
+    variable_list arriving(moment.gradients.size());
+    for (std::size_t k = 0; k < arriving.size(); ++k)
+      if (moment.gradients[k].defined())
+        arriving[k] =
+            only_of(moment.gradients[k], in_output(moment.node, k, moment.layout), moment.batch, example);
+    const variable_list sent = (*moment.node)(std::move(arriving));
+    for (const auto& [slot, layout] : data)
+      if (sent.at(slot).defined()) require_apart(moment, sent[slot], layout, example);
+    for (std::size_t k = 0; k < slots.size(); ++k) {
+      const Tensor& one = sent.at(slots[k]);
+      if (!one.defined()) continue;
+      const Tensor dense = one.layout() == at::kStrided ? one : one.to_dense();
+      const Tensor fitting = at::sum_to(dense, edge_shape(moment.node, slots[k]));
+      if (!rows[k].defined()) rows[k] = at::zeros({moment.batch, fitting.numel()}, fitting.options());
+      rows[k][example].copy_(fitting.reshape({-1}));
+    }
+  }
+  std::vector<Contribution> all;
+  for (std::size_t k = 0; k < slots.size(); ++k) {
+    const auto numel = c10::multiply_integers(edge_shape(moment.node, slots[k]));
+    const Tensor none = at::zeros({moment.batch, numel}, moment.any_gradient().options());
+    all.push_back(Contribution::of_rows(rows[k].defined() ? rows[k] : none));
+  }
+  return all;
+}
+
+}  // namespace cdgrab::torch
