@@ -11,6 +11,7 @@
 #include "cdgrab/error.hpp"
 #include "cdgrab/shares.hpp"
 #include "commands.hpp"
+#include "launcher.hpp"
 #include "output_file.hpp"
 #include "terminal.hpp"
 #include "whole_number.hpp"
@@ -19,6 +20,7 @@ namespace cdgrab::cli {
 namespace {
 
 void run_simulate(const SimulateOptions& options) {
+  if (launched_rank() > 0) return;  // one process does it all
   if (!options.report.empty()) require_writable(options.report, "--report");
   const auto done = [&](const SimulateResult& so_far) {
     if (options.json) print_simulate_lane(so_far);

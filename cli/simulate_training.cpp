@@ -45,7 +45,9 @@ SimulatedLane run_lane(const std::shared_ptr<const tasks::Task>& task, const Set
     throw UserError("--lr",
                     fmt::format("{} workers in the order {} diverged in epoch {}; try an --lr below {}",
                                 lane.workers, lane.order, run.records().back().epoch, settings.recipe.lr));
-  lane.bytes = count_bytes(lane.order, settings.workers, settings.recipe.batch, run.facts().parameters, true);
+  StepShape step{parse_spec(lane.order), settings.recipe.batch, run.facts().parameters, true, {}};
+  if (step.spec.sketch.kind == SketchKind::kKron) step.shapes = run.gradient_shapes();
+  lane.bytes = count_bytes(step, settings.workers);
   return lane;
 }
 

@@ -281,8 +281,13 @@ class Session {
   std::uint64_t first_step_;
 };
 
+struct Opened {
+  Run run;
+  std::optional<RunFolder> folder;
+};
+
 /// Read by rank 0: the others need not see the folder.
-Session resume(const TrainOptions& options, Communicator& communicator) {
+Opened resume(const TrainOptions& options, Communicator& communicator) {
   std::optional<RunFolder> folder;
   std::vector<std::byte> bytes;
   if (communicator.rank() == 0) {
@@ -294,26 +299,30 @@ Session resume(const TrainOptions& options, Communicator& communicator) {
   Run run(training::open(settings), settings, communicator);
   const std::string changes = run.load(state);
   if (!changes.empty() && communicator.rank() == 0) say(changes);
-  return {options, communicator, std::move(run), std::move(folder)};
+  return {std::move(run), std::move(folder)};
 }
 
-Session start(const TrainOptions& options, Communicator& communicator) {
+Run start_run(const TrainOptions& options, Communicator& communicator) {
   const Settings settings = options.flags->settings();
+  return {training::open(settings), settings, communicator};
+}
+
+Opened start(const TrainOptions& options, Communicator& communicator) {
   std::optional<RunFolder> folder;
   if (!options.out.empty() && communicator.rank() == 0) folder = RunFolder::create(options.out);
-  return {options, communicator, Run(training::open(settings), settings, communicator), std::move(folder)};
+  return {start_run(options, communicator), std::move(folder)};
 }
 
 /// Prints the plan, or trains.
 Failure work(const TrainOptions& options, Communicator& communicator) {
   if (options.dry_run) {
-    const Settings settings = options.flags->settings();
-    const Run run(training::open(settings), settings, communicator);
+    const Run run =
+        options.resume.empty() ? start_run(options, communicator) : resume(options, communicator).run;
     if (communicator.rank() == 0) print_plan(run, options);
     return {};
   }
-  Session session = options.resume.empty() ? start(options, communicator) : resume(options, communicator);
-  return session.run();
+  Opened opened = options.resume.empty() ? start(options, communicator) : resume(options, communicator);
+  return Session(options, communicator, std::move(opened.run), std::move(opened.folder)).run();
 }
 
 }  // namespace

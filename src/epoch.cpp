@@ -107,11 +107,12 @@ std::vector<Index> Epoch::upcoming(std::size_t count) const {
   return examples;
 }
 
-std::size_t Epoch::left() const {
-  std::size_t examples = examples_ - handed_out();
-  for (std::size_t t = handed_units_; t < units_; ++t)
-    if (passes_over(t)) examples -= size_at(t);
-  return examples;
+bool Epoch::has_left(std::size_t examples) const {
+  std::size_t found = 0;
+  std::size_t within = within_;
+  for (std::size_t t = handed_units_; t < units_ && found < examples; ++t, within = 0)
+    if (!passes_over(t)) found += size_at(t) - within;
+  return found >= examples;
 }
 
 std::size_t Epoch::observed_prefix() const { return examples_before(oldest_); }

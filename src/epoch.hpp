@@ -49,8 +49,8 @@ class Epoch {
   [[nodiscard]] std::size_t units() const { return units_; }
   /// Examples before the place where next() goes on, those that it passes over included.
   [[nodiscard]] std::size_t handed_out() const { return examples_before(handed_units_) + within_; }
-  /// Examples that next() has still to hand out.
-  [[nodiscard]] std::size_t left() const;
+  /// Whether next() has still to hand out so many. Looks no further than it must.
+  [[nodiscard]] bool has_left(std::size_t examples) const;
   [[nodiscard]] bool through() const { return handed_units_ == units_; }
   [[nodiscard]] std::size_t observed() const { return observed_; }
   [[nodiscard]] std::size_t outstanding() const { return handed_units_ - observed_below_; }

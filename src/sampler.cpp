@@ -161,7 +161,7 @@ Sampler::Impl::Impl(std::size_t examples, const Spec& spec, SamplerOptions optio
 }
 
 void Sampler::Impl::begin() {
-  const bool over = epoch_.left() < smallest_batch_;
+  const bool over = !epoch_.has_left(smallest_batch_);
   if (resumed_ && !over) return;
   if (epoch_.observed() > observed_before_ || (begun_ && over))
     end_epoch();

@@ -167,7 +167,7 @@ class C10dCommunicator::Messages {
   }
 
  private:
-  static constexpr std::size_t kBeginning = 1016;
+  static constexpr std::size_t kBeginning = 120;  // what most heads and sums fit into
   using Frame = std::array<std::byte, sizeof(std::uint64_t) + kBeginning>;
   enum Tag { kFrame, kRest };
   struct Transfer {
@@ -230,7 +230,7 @@ class C10dCommunicator::Messages {
       if (deadline_.over())
         throw Failure{
             fmt::format("rank {} waited {} ms for rank {}, which did not come; see what it does, or allow "
-                        "more by set_timeout()",
+                        "more by timeout= (in C++ set_timeout())",
                         group_.rank_, deadline_.count(), peer)};
       throw Failure{fmt::format("rank {} lost rank {}: {}", group_.rank_, peer, text_of(error))};
     }
@@ -296,7 +296,7 @@ class C10dCommunicator::AllToAll {
       if (deadline_.over())
         throw Failure{
             fmt::format("rank {} waited {} ms for the others, and one did not come; see what they do, or "
-                        "allow more by set_timeout()",
+                        "allow more by timeout= (in C++ set_timeout())",
                         group_.rank_, deadline_.count())};
       throw Failure{fmt::format("rank {} lost another: {}", group_.rank_, text_of(error))};
     }

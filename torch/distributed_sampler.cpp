@@ -273,6 +273,7 @@ void DistributedSampler::observe(const at::Tensor& loss, std::int64_t batch, con
 void DistributedSampler::observe(const at::Tensor& loss, const std::vector<std::size_t>& examples,
                                  const ObserveOptions& options, Worker worker) {
   const std::size_t meant = impl_->worker(worker, "DistributedSampler::observe");
+  require_examples(impl_->core_.spec().unit, "DistributedSampler::observe");
   auto named = as_names(examples);
   impl_->core_.check_outstanding(meant, named);
   impl_->observe(meant, loss, std::move(named), options);

@@ -39,6 +39,7 @@ std::vector<Index> Backwards::oldest(std::size_t count,
 
 void Backwards::wait_for(const Tensor& loss, std::vector<Index> examples, const ObserveOptions& options,
                          Finish finish, Observation::Forms forms) {
+  drop_missed();
   const auto batch = static_cast<std::int64_t>(examples.size());
   auto place = waiting_.insert(waiting_.end(), {{}, std::move(examples)});
   try {

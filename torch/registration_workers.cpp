@@ -174,16 +174,29 @@ void define_facts(::torch::class_<Workers>& workers) {
            guarded(+[](Self self) { return signed_of(self->sampler.missed_backwards()); }));
 }
 
+/// Collective, in its outcome too: no rank goes on before the file is there, or without hearing that it is
+/// not.
+void save_file(Self self, std::string path, bool write) {
+  const State state = self->sampler.save_state();
+  std::exception_ptr failure;
+  try {
+    if (write) save_state(state, path);
+  } catch (const FileError&) {
+    failure = std::current_exception();
+  }
+  double failures = failure == nullptr ? 0.0 : 1.0;
+  self->sampler.communicator().sum({&failures, 1});
+  if (failure != nullptr) std::rethrow_exception(failure);
+  if (failures > 0.0) throw FileError(path, "the rank that writes could not; its error says why");
+}
+
 void define_states(::torch::class_<Workers>& workers) {
   workers.def("state", guarded(+[](Self self) { return as_dicts(self->sampler.local_state()); }))
       .def("save", guarded(+[](Self self) { return as_dicts(self->sampler.save_state()); }))
       .def("load", guarded(+[](Self self, Integers integers, Numbers numbers, Texts texts, Tensors tensors) {
              return self->sampler.load_state(as_state(integers, numbers, texts, tensors)).text;
            }))
-      .def("save_file", guarded(+[](Self self, std::string path, bool write) {
-             const State state = self->sampler.save_state();
-             if (write) save_state(state, path);
-           }))
+      .def("save_file", guarded(&save_file))
       .def("read_file", guarded(+[](Self /*self*/, std::string path) { return as_dicts(load_state(path)); }));
 }
 

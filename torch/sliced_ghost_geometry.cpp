@@ -164,6 +164,7 @@ void GhostSliceSender::meet(const Observed& observed, const ParameterSet& parame
 }
 
 void GhostSliceSender::set_block(Observed&& observed, const ParameterSet& parameters) {
+  end_block();  // of one that was refused
   meet(observed, parameters);
   std::unordered_map<std::size_t, const Contribution*> by_number;
   for (const ParameterGradients& p : observed.parameters)

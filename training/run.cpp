@@ -358,6 +358,9 @@ std::uint64_t Run::weights_hash() const { return impl_->weights_hash(); }
 Memory Run::memory() const { return impl_->memory(); }
 State Run::state() const { return impl_->state(); }
 std::string Run::load(const State& state) { return impl_->load(state); }
+std::vector<Shape> Run::gradient_shapes() const {
+  return training::gradient_shapes(*impl_->task_, impl_->model_);
+}
 std::vector<double> Run::weights() const { return impl_->weights(); }
 std::vector<double> Run::average() const {
   std::vector<double> mean(impl_->average_.count() > 0 ? impl_->facts_.parameters : 0);

@@ -82,6 +82,8 @@ class Run {
   [[nodiscard]] State state() const;
   std::string load(const State& state);
 
+  /// Of the tensors that make up a gradient: what sketch=kron asks for.
+  [[nodiscard]] std::vector<Shape> gradient_shapes() const;
   /// Copies, as float64; the tail average is empty before it has begun.
   [[nodiscard]] std::vector<double> weights() const;
   [[nodiscard]] std::vector<double> average() const;

@@ -42,18 +42,23 @@ double count_averaging(std::size_t workers, std::size_t dim) {
   return per_step(of_ranks);
 }
 
-StepBytes count_steps(const Spec& spec, std::size_t workers, std::size_t batch, std::size_t dim) {
+StepBytes count_steps(const StepShape& step, std::size_t workers, std::size_t dim) {
+  const Spec& spec = step.spec;
+  const std::size_t batch = step.batch;
+  DistributedOptions options;
+  options.shapes = step.shapes;
   std::vector<double> heads(workers);
   std::vector<double> vectors(workers);
   std::vector<double> sums(workers);
   const bool by_step = spec.unit > 1;
   const std::vector<float> rows = zeros((by_step ? 1 : batch) * dim);
   run_on_threads(workers, [&](Communicator& communicator) {
-    DistributedSampler sampler(Shares::strided(kSteps * batch * workers, workers), spec, communicator);
+    DistributedSampler sampler(Shares::strided(kSteps * batch * workers, workers), spec, communicator,
+                               options);
     std::vector<float> mean(by_step ? dim : 0);
     const std::span<const float> row(rows.data(), dim);
     const double weight = 1.0;
-    for (std::size_t step = 0; step < kSteps; ++step) {
+    for (std::size_t k = 0; k < kSteps; ++k) {
       static_cast<void>(sampler.next(communicator.rank(), batch));
       if (by_step) {
         sampler.average<float>(std::span(&row, 1), std::span(&weight, 1), mean);
@@ -69,12 +74,12 @@ StepBytes count_steps(const Spec& spec, std::size_t workers, std::size_t batch, 
   return {0.0, per_step(heads), per_step(vectors), per_step(sums)};
 }
 
-StepBytes count(const Spec& spec, std::size_t workers, std::size_t batch, std::size_t dim, bool averages) {
+StepBytes count(const StepShape& step, std::size_t workers, std::size_t dim) {
   StepBytes bytes;
-  if (averages) bytes.averaging = count_averaging(workers, dim);
-  if (!spec.balances()) return bytes;
-  StepBytes steps = count_steps(spec, workers, batch, dim);
-  if (spec.unit > 1) {  // averaged and balanced in one: what is added is the rest
+  if (step.averages) bytes.averaging = count_averaging(workers, dim);
+  if (!step.spec.balances()) return bytes;
+  StepBytes steps = count_steps(step, workers, dim);
+  if (step.spec.unit > 1) {  // averaged and balanced in one: what is added is the rest
     const double both = steps.heads + steps.vectors;
     steps.vectors = 0.0;
     steps.heads = std::max(0.0, both - bytes.averaging);
@@ -83,20 +88,30 @@ StepBytes count(const Spec& spec, std::size_t workers, std::size_t batch, std::s
   return steps;
 }
 
-}  // namespace
+/// What counting gives at `one` and at `two`, taken to grow on as it does between them.
+StepBytes grown(const StepBytes& one, const StepBytes& two, double times) {
+  const auto part = [&](double StepBytes::*p) { return one.*p + times * (two.*p - one.*p); };
+  return {part(&StepBytes::averaging), part(&StepBytes::heads), part(&StepBytes::vectors),
+          part(&StepBytes::sums)};
+}
 
-StepBytes count_bytes(const std::string& order, std::size_t workers, std::size_t batch, std::size_t dim,
-                      bool averages) {
+StepBytes count_workers(const StepShape& step, std::size_t workers) {
   constexpr std::size_t kFits = std::size_t{64} << 20;  // numbers
   constexpr std::size_t kShort = 512;                   // numbers of a slice
-  const Spec spec = parse_spec(order);
-  if (workers * batch * dim <= kFits) return count(spec, workers, batch, dim, averages);
-  const StepBytes one = count(spec, workers, batch, kShort * workers, averages);
-  const StepBytes two = count(spec, workers, batch, 2 * kShort * workers, averages);
-  const double times = static_cast<double>(dim) / static_cast<double>(kShort * workers) - 1.0;
-  const auto grown = [&](double StepBytes::*part) { return one.*part + times * (two.*part - one.*part); };
-  return {grown(&StepBytes::averaging), grown(&StepBytes::heads), grown(&StepBytes::vectors),
-          grown(&StepBytes::sums)};
+  if (!step.shapes.empty() || workers * step.batch * step.dim <= kFits) return count(step, workers, step.dim);
+  const StepBytes one = count(step, workers, kShort * workers);
+  const StepBytes two = count(step, workers, 2 * kShort * workers);
+  return grown(one, two, static_cast<double>(step.dim) / static_cast<double>(kShort * workers) - 1.0);
+}
+
+}  // namespace
+
+StepBytes count_bytes(const StepShape& step, std::size_t workers) {
+  constexpr std::size_t kThreads = 256;
+  if (workers <= kThreads) return count_workers(step, workers);
+  const StepBytes one = count_workers(step, kThreads / 2);
+  const StepBytes two = count_workers(step, kThreads);
+  return grown(one, two, static_cast<double>(workers) / static_cast<double>(kThreads / 2) - 1.0);
 }
 
 }  // namespace cdgrab::cli

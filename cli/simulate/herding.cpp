@@ -97,7 +97,7 @@ SimulatedLane run_lane(const SimulateOptions& options, const Matrix<float>& rows
     const HerdingBound bound = parallel_bound(rows, mean, sampler);
     lane.rounds.push_back({bound.linf, bound.l2});
   }
-  lane.bytes = count_bytes(lane.order, workers, kBatch, rows.dim, false);
+  lane.bytes = count_bytes({spec, kBatch, rows.dim, false, {}}, workers);
   return lane;
 }
 

@@ -76,11 +76,18 @@ SimulateResult simulate_herding(const SimulateOptions& options, const LaneDone& 
 /// Training of a task: defined twice, as run_train() is. In cdgrab it hands over and does not return.
 SimulateResult simulate_training(const SimulateOptions& options, const LaneDone& done);
 
-/// Counted with as many ranks that are threads; `averages`: those of averaging gradients too. Where `batch`
-/// vectors of `dim` numbers on each would not fit in memory, shorter ones are counted and the bytes taken to
-/// grow as their length does.
-StepBytes count_bytes(const std::string& order, std::size_t workers, std::size_t batch, std::size_t dim,
-                      bool averages);
+/// A step of one worker of many.
+struct StepShape {
+  Spec spec;
+  std::size_t batch = 0;
+  std::size_t dim = 0;
+  bool averages = false;      ///< gradients too
+  std::vector<Shape> shapes;  ///< of the tensors that make up a vector; for sketch=kron only
+};
+
+/// Counted with as many ranks that are threads, of 256 at most; where the vectors of all would not fit in
+/// memory, with shorter ones. Beyond, bytes are taken to grow as they do up to there.
+StepBytes count_bytes(const StepShape& step, std::size_t workers);
 
 // ---- showing it
 

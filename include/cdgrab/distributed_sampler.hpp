@@ -8,7 +8,7 @@
 //     for each hosted worker w: examples = sampler.next(w, B);  ..  sampler.deposit(w, rows);
 //     sampler.step();                                            // or average() in place of both
 //   }
-//   sampler.end_epoch();                                         // or the next begin()
+//   sampler.end_epoch();                                         // answers ranks that have more batches
 #pragma once
 
 #include <cstddef>
@@ -167,7 +167,8 @@ class DistributedSampler {
   /// Local, and to be called on all ranks. A state of the same shares: goes on bit for bit, whatever the
   /// number of ranks was. Of other shares of the same examples: what has not been visited in this epoch is
   /// visited exactly once, in the order of the old workers dealt to the new, and nothing else; signs that
-  /// have fallen stay. Throws StateMismatch and changes nothing.
+  /// have fallen stay. Throws StateMismatch and changes nothing, but for a geometry that was passed in: what
+  /// that holds may be the state's, so load another one before going on.
   LoadReport load(const State& state);
 
  private:

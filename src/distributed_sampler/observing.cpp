@@ -348,22 +348,19 @@ void DistributedSampler::Impl::average(std::span<const std::span<const T>> gradi
 
 /// Returns when the mean has been written; the rest of the round may still be under way.
 void DistributedSampler::Impl::put_averaging(Averaging averaging) {
-  const auto written = std::make_shared<std::promise<void>>();
-  const auto there = std::make_shared<bool>(false);
-  averaging.done = [written, there] {
-    *there = true;
-    written->set_value();
-  };
-  put([written, there, outgoing = take_outgoing(),
-       averaging = std::move(averaging)](Coordinator& rounds) mutable {
-    try {
-      rounds.average(std::move(outgoing), std::move(averaging));
-    } catch (...) {
-      if (!*there) written->set_exception(std::current_exception());
-      throw;
-    }
+  auto written = std::make_shared<std::promise<void>>();  // the job's alone: gone with it if it never runs
+  std::future<void> mean = written->get_future();
+  averaging.done = [written] { written->set_value(); };
+  written.reset();
+  put([outgoing = take_outgoing(), averaging = std::move(averaging)](Coordinator& rounds) mutable {
+    rounds.average(std::move(outgoing), std::move(averaging));
   });
-  written->get_future().get();
+  try {
+    mean.get();
+  } catch (const std::future_error&) {
+    drain();  // throws what went wrong
+    throw;
+  }
 }
 
 #define CDGRAB_INSTANTIATE(T)                                                             \

@@ -163,13 +163,18 @@ std::size_t DistributedSampler::Impl::observed_here() const {
 
 bool DistributedSampler::Impl::left_here() const {
   for (std::size_t w = hosted_.begin; w < hosted_.end; ++w)
-    if (epochs_[w].left() >= smallest_batch_) return true;
+    if (epochs_[w].has_left(smallest_batch_)) return true;
   return false;
 }
 
 void DistributedSampler::Impl::begin() {
-  // Where a state was loaded, others may have something left even if this rank has not.
-  if (resumed_ && !resumed_over_) return;
+  // Where a state was loaded, others may have something left even if this rank has not: the first pass goes
+  // on.
+  if (resumed_ && !resumed_over_) {
+    resumed_ = false;
+    observed_before_ = observed_here();
+    return;
+  }
   if (observed_here() > observed_before_ || (begun_ && !left_here())) {
     end_epoch();
   } else {

@@ -174,7 +174,7 @@ LoadReport DistributedSampler::Impl::load(const State& state, Impl& old) {
 
   resumed_ = true;
   resumed_over_ = std::all_of(epochs_.begin(), epochs_.end(),
-                              [this](const Epoch& epoch) { return epoch.left() < smallest_batch_; });
+                              [this](const Epoch& epoch) { return !epoch.has_left(smallest_batch_); });
   if (local) resumed_over_ = state.integer("left") == 0;
   return load_report(before);
 }
@@ -315,16 +315,21 @@ void DistributedSampler::Impl::load_slices(const State& state, bool same_shares,
       sliced_carries_ = false;
     }
   }
+  // All that can throw is before the taking: a refused state must not leave the old sampler without them.
+  SliceSender& sender = own_geometry_ ? *sender_ : *old.sender_;
+  for (const auto& [number, carry] : carries) sender.set_carry(number, carry);
+  Coordinator::fill(*holder, slices);
   if (!own_geometry_) {
     made = old.coordinator_->take_holder();
     sender_ = std::move(old.sender_);
   }
-  for (const auto& [number, carry] : carries) sender_->set_carry(number, carry);
   if (own_geometry_) {
     outgoing_.type = made->dtype();
     outgoing_.dim = made->dim();
   }
-  if (slices || !own_geometry_) coordinator_->adopt(std::move(made), std::move(slices));
+  if (slices || !own_geometry_)
+    coordinator_->adopt(std::move(made),
+                        slices ? std::move(slices->carries) : std::map<std::size_t, Bytes>());
 }
 
 void DistributedSampler::Impl::load_waiting(const State& state, std::size_t worker) {
@@ -359,8 +364,9 @@ void DistributedSampler::Impl::load_alone(const State& state, bool same_shares, 
     } else {
       for (Register r = 0; r < here(w).balancer->registers().size(); ++r) geometry->clear(r);
     }
-    here(w).geometry = std::move(geometry);
   }
+  for (std::size_t w = hosted_.begin; w < hosted_.end && !own_geometry_; ++w)
+    here(w).geometry = std::move(old.here(w).geometry);
 }
 
 }  // namespace cdgrab

@@ -552,13 +552,16 @@ Coordinator::Slices Coordinator::read_whole(const State& state, const SliceHolde
   return slices;
 }
 
-void Coordinator::adopt(std::unique_ptr<SliceHolder> holder, std::optional<Slices> slices) {
-  holder_ = std::move(holder);
-  holder_->clear();
+void Coordinator::fill(SliceHolder& holder, std::optional<Slices>& slices) {
+  holder.clear();
   if (!slices) return;
-  holder_->set_accumulator(std::move(slices->accumulator));
-  for (Bytes& pair : slices->pairs) holder_->hold(std::move(pair), 1);
-  carries_ = std::move(slices->carries);
+  holder.set_accumulator(std::move(slices->accumulator));
+  for (Bytes& pair : slices->pairs) holder.hold(std::move(pair), 1);
+}
+
+void Coordinator::adopt(std::unique_ptr<SliceHolder> holder, std::map<std::size_t, Bytes> carries) {
+  holder_ = std::move(holder);
+  carries_ = std::move(carries);
 }
 
 }  // namespace cdgrab

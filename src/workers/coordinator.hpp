@@ -108,8 +108,10 @@ class Coordinator {
   /// After the bookkeeping: the slices of a state of this rank, or of one of whole vectors.
   [[nodiscard]] Slices read_slices(const State& state) const;
   [[nodiscard]] Slices read_whole(const State& state, const SliceHolder& holder) const;
-  /// Takes this holder, with these slices, or with nothing in it.
-  void adopt(std::unique_ptr<SliceHolder> holder, std::optional<Slices> slices);
+  /// Puts these slices into the holder in place of what it holds, or nothing. Throws StateMismatch.
+  static void fill(SliceHolder& holder, std::optional<Slices>& slices);
+  /// Takes this holder, as it is, and carries that are slices.
+  void adopt(std::unique_ptr<SliceHolder> holder, std::map<std::size_t, Bytes> carries);
 
   /// True if some rank had something to hand out still when it last spoke.
   [[nodiscard]] bool left_anywhere() const;

@@ -1,31 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workers/queue.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
 namespace cdgrab {
 
-Queue::Queue(bool behind, std::size_t limit) : behind_(behind), limit_(std::max<std::size_t>(limit, 1)) {}
+Queue::Queue(bool behind, std::size_t limit)
+    : behind_(behind),
+      limit_(std::max<std::size_t>(limit, 1)),
+      shared_(std::make_unique<Shared>()),
+      process_(getpid()) {}
 
 Queue::~Queue() {
-  if (!thread_.joinable()) return;
-  {
-    const std::scoped_lock lock(mutex_);
-    stop_ = true;
-    changed_.notify_all();
+  if (!shared_->thread.joinable()) return;
+  if (process_ != getpid()) {
+    // The thread was not forked with us: what it shared cannot be joined, nor destroyed.
+    static_cast<void>(shared_.release());
+    return;
   }
-  thread_.join();
+  {
+    const std::scoped_lock lock(shared_->mutex);
+    shared_->stop = true;
+    shared_->changed.notify_all();
+  }
+  shared_->thread.join();
 }
 
 void Queue::put(std::function<void()> job) {
-  std::unique_lock lock(mutex_);
-  if (behind_ && !thread_.joinable()) thread_ = std::thread([this] { work(); });
-  changed_.wait(lock, [this] { return failure_ != nullptr || jobs_.size() < limit_; });
-  if (failure_ != nullptr) std::rethrow_exception(failure_);
+  Shared& s = *shared_;
+  std::unique_lock lock(s.mutex);
+  if (behind_ && !s.thread.joinable()) s.thread = std::thread([this] { work(); });
+  s.changed.wait(lock, [&] { return s.failure != nullptr || s.jobs.size() < limit_; });
+  if (s.failure != nullptr) std::rethrow_exception(s.failure);
   if (behind_) {
-    jobs_.push_back(std::move(job));
-    changed_.notify_all();
+    s.jobs.push_back(std::move(job));
+    s.changed.notify_all();
     return;
   }
   lock.unlock();
@@ -34,9 +46,10 @@ void Queue::put(std::function<void()> job) {
 }
 
 void Queue::drain() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return failure_ != nullptr || (jobs_.empty() && !busy_); });
-  if (failure_ != nullptr) std::rethrow_exception(failure_);
+  Shared& s = *shared_;
+  std::unique_lock lock(s.mutex);
+  s.changed.wait(lock, [&] { return s.failure != nullptr || (s.jobs.empty() && !s.busy); });
+  if (s.failure != nullptr) std::rethrow_exception(s.failure);
 }
 
 void Queue::run(std::function<void()>& job) {
@@ -46,26 +59,28 @@ void Queue::run(std::function<void()>& job) {
   } catch (...) {
     failure = std::current_exception();
   }
-  const std::scoped_lock lock(mutex_);
-  failure_ = failure;
+  const std::scoped_lock lock(shared_->mutex);
+  shared_->failure = failure;
 }
 
 void Queue::work() {
-  std::unique_lock lock(mutex_);
+  Shared& s = *shared_;
+  std::unique_lock lock(s.mutex);
   while (true) {
-    changed_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
-    std::function<void()> job = std::move(jobs_.front());
-    jobs_.pop_front();
-    busy_ = true;
-    changed_.notify_all();
+    s.changed.wait(lock, [&] { return s.stop || !s.jobs.empty(); });
+    if (s.jobs.empty()) return;
+    std::function<void()> job = std::move(s.jobs.front());
+    s.jobs.pop_front();
+    s.busy = true;
+    s.changed.notify_all();
     lock.unlock();
     run(job);
     job = nullptr;
     lock.lock();
-    busy_ = false;
-    changed_.notify_all();
-    if (failure_ != nullptr) return;
+    s.busy = false;
+    if (s.failure != nullptr) s.jobs.clear();  // who waits for something of theirs is told by its being gone
+    s.changed.notify_all();
+    if (s.failure != nullptr) return;
   }
 }
 

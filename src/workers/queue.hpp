@@ -4,9 +4,11 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -17,7 +19,8 @@ class Queue {
  public:
   /// `behind`: on a thread, at most `limit` jobs waiting; it is started with the first.
   Queue(bool behind, std::size_t limit);
-  /// Waits for what was put: other ranks may count on it.
+  /// Waits for what was put: other ranks may count on it. In a process that was forked from the one with the
+  /// thread there is nothing to wait for.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -31,15 +34,21 @@ class Queue {
   void run(std::function<void()>& job);
   void work();
 
+  /// What the caller and the thread have in common.
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::function<void()>> jobs;
+    bool busy = false;
+    bool stop = false;
+    std::exception_ptr failure;
+    std::thread thread;
+  };
+
   bool behind_;
   std::size_t limit_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  bool busy_ = false;
-  bool stop_ = false;
-  std::exception_ptr failure_;
-  std::thread thread_;
+  std::unique_ptr<Shared> shared_;
+  std::int64_t process_;  ///< that the thread is of
 };
 
 }  // namespace cdgrab

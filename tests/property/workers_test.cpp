@@ -905,5 +905,99 @@ TEST(Workers, AGeometryPassedInGivesTheSameOrders) {
   }
 }
 
+// ---- faults and passes that a reviewer found
+
+/// Forwards to another communicator; an exchange of its own choice finds nobody.
+class Failing final : public Communicator {
+ public:
+  Failing(std::unique_ptr<Communicator> inner, int at) : inner_(std::move(inner)), at_(at) {}
+  [[nodiscard]] std::size_t rank() const override { return inner_->rank(); }
+  [[nodiscard]] std::size_t ranks() const override { return inner_->ranks(); }
+  [[nodiscard]] std::unique_ptr<Communicator> duplicate() override {
+    return std::make_unique<Failing>(inner_->duplicate(), at_);
+  }
+
+ protected:
+  void exchange(std::span<const Sent> send, std::span<const Received> receive) override {
+    if (++made_ == at_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the next job is there by then
+      throw CommunicationError("test", "nobody came");
+    }
+    inner_->all_to_all(send, receive);
+  }
+
+ private:
+  std::unique_ptr<Communicator> inner_;
+  int at_;
+  int made_ = 0;
+};
+
+/// The mean is written before the signs fall; what fails in between must reach who waits for the next mean.
+TEST(Workers, ARoundOfAveragingThatFailsBehindTrainingStopsTheNextOne) {
+  for (int at = 1; at <= 12; ++at) {
+    auto ranks = ThreadCommunicator::make(2);
+    std::vector<std::thread> threads;
+    for (std::size_t r = 0; r < 2; ++r)
+      threads.emplace_back([&, r] {
+        Failing communicator(std::move(ranks[r]), at);
+        const auto train = [&] {
+          DistributedOptions options;
+          options.overlap = true;
+          options.whole_up_to = 0;
+          DistributedSampler sampler(Shares::strided(16, 2), parse_spec("cd-pair"), communicator, options);
+          for (int step = 0; step < 8; ++step) {
+            static_cast<void>(sampler.next(r, 1));
+            const std::vector<float> gradient(4, static_cast<float>(step));
+            std::vector<float> mean(4);
+            const std::span<const float> row = gradient;
+            const double weight = 1.0;
+            sampler.average<float>(std::span(&row, 1), std::span(&weight, 1), mean);
+          }
+          sampler.end_epoch();
+        };
+        EXPECT_THROW(train(), CommunicationError) << at;
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST(Workers, ARankWithNothingLeftEndsTheEpochOfALoadedStateWithTheOthers) {
+  for (const Shares& shares :
+       {Shares(12, {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {10, 11}}), Shares::strided(12, 1)}) {
+    const auto pass = [](DistributedSampler& sampler, std::size_t steps) {
+      sampler.begin();
+      for (bool any = true; any && steps > 0; --steps) {
+        any = false;
+        for (std::size_t h = 0; h < sampler.hosted(); ++h) {
+          const std::size_t worker = sampler.first_worker() + h;
+          const std::vector<Index> batch = sampler.next(worker, 2);
+          if (batch.empty()) continue;
+          any = true;
+          std::vector<float> rows;
+          for (const Index i : batch) rows.insert(rows.end(), {static_cast<float>(i), 1.0F});
+          sampler.deposit(worker, Rows<float>{rows.data(), batch.size(), 2});
+        }
+        if (any) sampler.step();
+      }
+    };
+    State saved;
+    run_on_threads(2, [&](Communicator& communicator) {
+      DistributedSampler sampler(shares, parse_spec("cd-pair"), communicator);
+      pass(sampler, 2);
+      while (sampler.steps() < 2) sampler.step();
+      const State state = sampler.save();
+      if (communicator.rank() == 0) saved = state;
+    });
+    run_on_threads(2, [&](Communicator& communicator) {
+      communicator.set_timeout(std::chrono::seconds(5));
+      DistributedSampler sampler(shares, parse_spec("cd-pair"), communicator);
+      sampler.load(saved);
+      for (int k = 0; k < 3; ++k) pass(sampler, 100);
+      sampler.end_epoch();
+      EXPECT_EQ(sampler.epoch(), 3U);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace cdgrab
