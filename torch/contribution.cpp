@@ -103,27 +103,43 @@ Tensor cross_by_factors(const Factors& a, const Factors& b) {
   return total;
 }
 
-/// (B): the same of each example with itself.
+/// (B): of the rows (B, d), without a copy of them. In pieces, since float32 sums lose digits with their
+/// length.
+Tensor squares_of_rows(const Tensor& rows) {
+  constexpr std::int64_t kPiece = 4096;
+  const std::int64_t pieces = rows.size(1) / kPiece;
+  const Tensor whole = rows.slice(1, 0, pieces * kPiece).view({rows.size(0), pieces, kPiece});
+  const Tensor rest = rows.slice(1, pieces * kPiece);
+  return at::linalg_vector_norm(whole, 2, 2)
+      .square_()
+      .sum(1)
+      .add_(at::linalg_vector_norm(rest, 2, 1).square_());
+}
+
+/// (B): the products of each example's factors with themselves; these are expanded.
+Tensor own_products(const Factors& f) {
+  if (f.positions == 1) {
+    const Tensor squares = squares_of_rows(f.right.squeeze(1));
+    return f.is_lookup() ? squares : squares * squares_of_rows(f.left.squeeze(1));
+  }
+  const Tensor pairs = at::bmm(f.right, f.right.transpose(1, 2));
+  if (f.is_lookup())
+    pairs.mul_(f.indices.unsqueeze(1).eq(f.indices.unsqueeze(2)));
+  else
+    pairs.mul_(at::bmm(f.left, f.left.transpose(1, 2)));
+  return pairs.sum(at::IntArrayRef{1, 2});
+}
+
+/// The same of any, in slices.
 Tensor squares_by_factors(const Factors& f) {
   Tensor total = at::empty({f.batch()}, f.options());
   by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& some) {
     in_slices(end - begin, f.positions * f.positions * total.element_size(),
               [&](std::int64_t first, std::int64_t last) {
-                const Factors part = some.examples(first, last);
-                const Tensor pairs = at::bmm(part.right, part.right.transpose(1, 2));
-                if (part.is_lookup())
-                  pairs.mul_(part.indices.unsqueeze(1).eq(part.indices.unsqueeze(2)));
-                else
-                  pairs.mul_(at::bmm(part.left, part.left.transpose(1, 2)));
-                total.slice(0, begin + first, begin + last).copy_(pairs.sum(at::IntArrayRef{1, 2}));
+                total.slice(0, begin + first, begin + last).copy_(own_products(some.examples(first, last)));
               });
   });
   return total;
-}
-
-/// (B): of the rows (B, d), without a copy of them.
-Tensor squares_of_rows(const Tensor& rows) {
-  return at::bmm(rows.unsqueeze(1), rows.unsqueeze(2)).view({rows.size(0)});
 }
 
 /// (B, T, ..) with zeros after T, up to `positions`.

@@ -356,6 +356,15 @@ TEST(GeometryByFactors, ScalesOfExamplesReachEveryResult) {
   EXPECT_LT(error(sum, 2.0 * gradients[4][0] - 3.0 * gradients[5][0]), 1e-10);
 }
 
+TEST(GradientGeometry, NormsOfLongVectorsKeepTheirDigits) {
+  ::torch::manual_seed(12);
+  const Tensor scale = at::ones({1000003}).set_requires_grad(true);
+  const Tensor x = at::randn({3, 1000003});
+  GradientGeometry geometry;
+  geometry.compute((x * scale).sum(1).mean(), 3);
+  EXPECT_LT(error(geometry.norms(), x.to(at::kDouble).norm(2, 1)), 1e-6);
+}
+
 TEST(GradientGeometry, AParameterThatOnlyOneLossDependsOnAddsNothing) {
   ::torch::manual_seed(9);
   ::torch::nn::Linear trunk(4, 5), first(5, 3), second(5, 1);
