@@ -57,6 +57,91 @@ void add_rows(const Tensor& rows, const Factors& f, std::int64_t first, double b
   rows.view({f.batch() * count, f.n}).index_add_(0, target.reshape({-1}), flat(right), alpha);
 }
 
+bool of_one_shape(const Factors& a, const Factors& b) { return a.m == b.m && a.n == b.n; }
+
+/// Of cross_by_factors(): multiplications.
+double operations_by_factors(const Factors& a, const Factors& b) {
+  const double pairs =
+      static_cast<double>(a.batch() * a.positions) * static_cast<double>(b.batch() * b.positions);
+  return pairs * static_cast<double>(a.is_lookup() || b.is_lookup() ? a.n : a.m + a.n);
+}
+
+/// Products of the left factors' rows, one for every position of `a` and of `b`. Those of unit vectors are
+/// looked up.
+Tensor left_products(const Factors& a, const Factors& b) {
+  if (!a.is_lookup() && !b.is_lookup()) return at::mm(flat(a.left), flat(b.left).t());
+  if (!a.is_lookup()) return flat(a.left).index_select(1, b.indices.reshape({-1}));
+  if (!b.is_lookup()) return flat(b.left).t().index_select(0, a.indices.reshape({-1}));
+  return b.indices.reshape({1, -1}).eq(a.indices.reshape({-1, 1}));
+}
+
+/// (B, B'): (left left'^T) o (right right'^T), added up over the positions; both are expanded.
+Tensor pair_products(const Factors& a, const Factors& b) {
+  Tensor pairs = at::mm(flat(a.right), flat(b.right).t());
+  pairs.mul_(left_products(a, b));
+  if (a.positions == 1 && b.positions == 1) return pairs;
+  return pairs.view({a.batch(), a.positions, b.batch(), b.positions}).sum(at::IntArrayRef{1, 3});
+}
+
+/// The same of any, with what is expanded and what is between in slices.
+Tensor cross_by_factors(const Factors& a, const Factors& b) {
+  Tensor total = at::empty({a.batch(), b.batch()}, a.options());
+  by_examples(a, [&](std::int64_t begin, std::int64_t end, const Factors& mine) {
+    const auto fill = [&](std::int64_t from, std::int64_t to, const Factors& theirs) {
+      const std::int64_t pairs_each = a.positions * theirs.batch() * b.positions;
+      in_slices(end - begin, pairs_each * total.element_size(), [&](std::int64_t first, std::int64_t last) {
+        total.slice(0, begin + first, begin + last)
+            .slice(1, from, to)
+            .copy_(pair_products(mine.examples(first, last), theirs));
+      });
+    };
+    if (&a == &b && mine.batch() == a.batch())
+      fill(0, b.batch(), mine);  // expanded once
+    else
+      by_examples(b, fill);
+  });
+  return total;
+}
+
+/// (B): of the rows (B, d), without a copy of them. In pieces, since float32 sums lose digits with their
+/// length.
+Tensor squares_of_rows(const Tensor& rows) {
+  constexpr std::int64_t kPiece = 4096;
+  const std::int64_t pieces = rows.size(1) / kPiece;
+  const Tensor whole = rows.slice(1, 0, pieces * kPiece).view({rows.size(0), pieces, kPiece});
+  const Tensor rest = rows.slice(1, pieces * kPiece);
+  return at::linalg_vector_norm(whole, 2, 2)
+      .square_()
+      .sum(1)
+      .add_(at::linalg_vector_norm(rest, 2, 1).square_());
+}
+
+/// (B): the products of each example's factors with themselves; these are expanded.
+Tensor own_products(const Factors& f) {
+  if (f.positions == 1) {
+    const Tensor squares = squares_of_rows(f.right.squeeze(1));
+    return f.is_lookup() ? squares : squares * squares_of_rows(f.left.squeeze(1));
+  }
+  const Tensor pairs = at::bmm(f.right, f.right.transpose(1, 2));
+  if (f.is_lookup())
+    pairs.mul_(f.indices.unsqueeze(1).eq(f.indices.unsqueeze(2)));
+  else
+    pairs.mul_(at::bmm(f.left, f.left.transpose(1, 2)));
+  return pairs.sum(at::IntArrayRef{1, 2});
+}
+
+/// The same of any, in slices.
+Tensor squares_by_factors(const Factors& f) {
+  Tensor total = at::empty({f.batch()}, f.options());
+  by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& some) {
+    in_slices(end - begin, f.positions * f.positions * total.element_size(),
+              [&](std::int64_t first, std::int64_t last) {
+                total.slice(0, begin + first, begin + last).copy_(own_products(some.examples(first, last)));
+              });
+  });
+  return total;
+}
+
 /// (B, T, ..) with zeros after T, up to `positions`.
 Tensor padded(const Tensor& factor, std::int64_t positions) {
   if (!factor.defined() || factor.size(1) == positions) return factor;
@@ -182,8 +267,7 @@ Contribution Contribution::of_factors(Factors factors) {
 std::int64_t Contribution::batch() const { return is_rows() ? rows_.size(0) : factors_.front().batch(); }
 
 void Contribution::add(Contribution other) {
-  const auto alike = [](const Factors& a, const Factors& b) { return a.m == b.m && a.n == b.n; };
-  if (!is_rows() && !other.is_rows() && !alike(factors_.front(), other.factors_.front())) {
+  if (!is_rows() && !other.is_rows() && !of_one_shape(factors_.front(), other.factors_.front())) {
     form();
     other.form();
   }
@@ -200,17 +284,10 @@ double Contribution::operations_of_forming() const {
   return total;
 }
 
-double Contribution::operations_of_gram_by_factors() const {
-  const Factors& f = factors_.front();
-  const double pairs =
-      static_cast<double>(f.batch() * f.positions) * static_cast<double>(f.batch() * f.positions);
-  return pairs * static_cast<double>(f.is_lookup() ? f.n : f.m + f.n);
-}
-
-double Contribution::operations_of_gram_by_slices() const {
-  const Factors& f = factors_.front();
-  return operations_of_forming() +
-         static_cast<double>(f.batch() * f.batch()) * static_cast<double>(f.m) * static_cast<double>(f.n);
+/// At least one of the two has factors.
+double Contribution::operations_of_cross_by_slices(const Contribution& other) const {
+  const double forming = operations_of_forming() + (&other == this ? 0.0 : other.operations_of_forming());
+  return forming + static_cast<double>(batch() * other.batch()) * static_cast<double>(entries());
 }
 
 /// By factors: the Gram matrix, the product with one register and its update. By rows: forming them, and
@@ -220,8 +297,8 @@ bool Contribution::prefers_rows() const {
   const Factors& f = factors_.front();
   const double size = static_cast<double>(f.batch()) * static_cast<double>(f.m) * static_cast<double>(f.n);
   const double forming = operations_of_forming();
-  const double slices = operations_of_gram_by_slices();
-  const double gram = is_one_use() ? std::min(operations_of_gram_by_factors(), slices) : slices;
+  const double slices = operations_of_cross_by_slices(*this);
+  const double gram = is_one_use() ? std::min(operations_by_factors(f, f), slices) : slices;
   return forming + 32.0 * size < gram + (f.is_lookup() ? 0.0 : 2.0 * forming);
 }
 
@@ -235,10 +312,13 @@ std::int64_t Contribution::entries() const {
   return is_rows() ? rows_.size(1) : factors_.front().m * factors_.front().n;
 }
 
+at::TensorOptions Contribution::options() const {
+  return is_rows() ? rows_.options() : factors_.front().options();
+}
+
 std::size_t Contribution::row_bytes() const {
   if (is_rows()) return bytes_of(rows_);
-  const Factors& f = factors_.front();
-  return static_cast<std::size_t>(f.batch() * f.m * f.n * f.right.element_size());
+  return static_cast<std::size_t>(batch() * entries()) * options().dtype().itemsize();
 }
 
 void Contribution::to(at::ScalarType dtype) {
@@ -276,15 +356,17 @@ void Contribution::form() {
   scale_ = Tensor();
 }
 
-/// (B, end - begin, n): what the uses add up to in these rows of the parameter, times alpha.
-Tensor Contribution::slice(std::int64_t begin, std::int64_t end, double alpha) const {
-  const Factors& f = factors_.front();
-  const std::vector<std::int64_t> shape = {f.batch(), end - begin, f.n};
+/// (B, end - begin, n): what the uses add up to in these rows of the parameter, times alpha. The parameter is
+/// taken for a matrix of the shape that `like` has, which is that of its own factors.
+Tensor Contribution::slice(std::int64_t begin, std::int64_t end, const Factors& like, double alpha) const {
   Tensor out;
-  if (rows_.defined())
-    out = rows_.view({f.batch(), f.m, f.n}).slice(1, begin, end) * alpha;
-  else
-    out = f.is_lookup() ? at::zeros(shape, f.right.options()) : at::empty(shape, f.right.options());
+  if (rows_.defined()) {
+    out = rows_.view({batch(), like.m, like.n}).slice(1, begin, end);
+    if (alpha != 1.0 || !is_rows()) out = out * alpha;
+  } else {
+    const std::vector<std::int64_t> shape = {batch(), end - begin, like.n};
+    out = factors_.front().is_lookup() ? at::zeros(shape, options()) : at::empty(shape, options());
+  }
   double beta = rows_.defined() ? 1.0 : 0.0;
   for (const Factors& each : factors_) {
     add_rows(out, each, begin, beta, alpha);
@@ -297,7 +379,7 @@ Tensor Contribution::rows() const {
   Tensor rows = rows_;
   double alpha = alpha_;
   if (!is_rows()) {
-    rows = slice(0, factors_.front().m, alpha).view({batch(), -1});
+    rows = slice(0, factors_.front().m, factors_.front(), alpha).view({batch(), -1});
     alpha = 1.0;
   }
   if (alpha != 1.0) rows = rows * alpha;
@@ -305,42 +387,69 @@ Tensor Contribution::rows() const {
 }
 
 /// For some of the parameter's rows at a time: formed, multiplied and dropped.
-Tensor Contribution::gram_by_slices() const {
-  const Factors& f = factors_.front();
-  const std::int64_t b = f.batch();
-  Tensor total = at::zeros({b, b}, f.right.options());
-  in_slices(f.m, b * f.n * f.right.element_size(), [&](std::int64_t begin, std::int64_t end) {
-    const Tensor matrix = slice(begin, end, 1.0).view({b, -1});
-    total.addmm_(matrix, matrix.t());
+Tensor Contribution::cross_by_slices(const Contribution& other) const {
+  const Factors& f = is_rows() ? other.factors_.front() : factors_.front();
+  const bool same = &other == this;
+  Tensor total = at::zeros({batch(), other.batch()}, options());
+  const std::int64_t examples = batch() + (same ? 0 : other.batch());
+  in_slices(f.m, examples * f.n * total.element_size(), [&](std::int64_t begin, std::int64_t end) {
+    const Tensor mine = slice(begin, end, f, 1.0).flatten(1);
+    const Tensor theirs = same ? mine : other.slice(begin, end, f, 1.0).flatten(1);
+    total.addmm_(mine, theirs.t());
   });
   return total;
 }
 
-Tensor Contribution::unscaled_gram() const {
-  if (is_rows()) return at::mm(rows_, rows_.t());
-  const Factors& f = factors_.front();
-  if (!is_one_use() || operations_of_gram_by_slices() < operations_of_gram_by_factors())
-    return gram_by_slices();
-  const Factors whole = f.expand ? f.examples(0, f.batch()) : f;
-  const Tensor r = flat(whole.right);
-  Tensor pairs = at::mm(r, r.t());
-  if (whole.is_lookup()) {
-    const Tensor i = whole.indices.reshape({-1});
-    pairs.mul_(i.unsqueeze(0).eq(i.unsqueeze(1)));
-  } else {
-    const Tensor l = flat(whole.left);
-    pairs.mul_(at::mm(l, l.t()));
-  }
-  const std::int64_t t = f.positions;
-  return t == 1 ? pairs : pairs.view({f.batch(), t, f.batch(), t}).sum(at::IntArrayRef{1, 3});
+/// For some of the other's examples at a time. The two take the parameter for matrices of different shapes.
+Tensor Contribution::cross_by_rows_of(const Contribution& other) const {
+  const auto bytes_each = static_cast<std::int64_t>(other.row_bytes()) / other.batch();
+  const auto numbers = other.options().dtype(at::kLong);
+  std::vector<Tensor> columns;
+  in_slices(other.batch(), bytes_each, [&](std::int64_t begin, std::int64_t end) {
+    columns.push_back(cross(of_rows(other.select(at::arange(begin, end, numbers)).rows())));
+  });
+  return at::cat(columns, 1);
 }
 
-Tensor Contribution::gram() const {
-  Tensor gram = unscaled_gram();
-  if (alpha_ != 1.0) gram = gram.mul_(alpha_ * alpha_);
-  if (!scale_.defined()) return gram;
-  const Tensor s = scale_.to(gram.scalar_type());
-  return gram * s.unsqueeze(0) * s.unsqueeze(1);
+Tensor Contribution::unscaled_cross(const Contribution& other) const {
+  if (is_rows() && other.is_rows()) return at::mm(rows_, other.rows_.t());
+  if (is_one_use() && other.is_one_use()) {
+    const Factors& a = factors_.front();
+    const Factors& b = other.factors_.front();
+    if (operations_by_factors(a, b) <= operations_of_cross_by_slices(other)) return cross_by_factors(a, b);
+  }
+  return cross_by_slices(other);
+}
+
+Tensor Contribution::cross(const Contribution& other) const {
+  if (!is_rows() && !other.is_rows() && !of_one_shape(factors_.front(), other.factors_.front()))
+    return cross_by_rows_of(other);
+  Tensor products = unscaled_cross(other);
+  const double alpha = alpha_ * other.alpha_;
+  if (alpha != 1.0) products = products.mul_(alpha);
+  const auto type = products.scalar_type();
+  if (other.scale_.defined()) products = products * other.scale_.to(type).unsqueeze(0);
+  return scale_.defined() ? products * scale_.to(type).unsqueeze(1) : products;
+}
+
+Tensor Contribution::unscaled_squared_norms() const {
+  if (is_rows()) return squares_of_rows(rows_);
+  const Factors& f = factors_.front();
+  const double slices =
+      operations_of_forming() + static_cast<double>(batch()) * static_cast<double>(entries());
+  if (is_one_use() && operations_by_factors(f, f) / static_cast<double>(batch()) <= slices)
+    return squares_by_factors(f);
+  Tensor total = at::zeros({batch()}, options());
+  in_slices(f.m, batch() * f.n * total.element_size(), [&](std::int64_t begin, std::int64_t end) {
+    total.add_(squares_of_rows(slice(begin, end, f, 1.0).flatten(1)));
+  });
+  return total;
+}
+
+Tensor Contribution::squared_norms() const {
+  Tensor squares = unscaled_squared_norms();
+  if (alpha_ != 1.0) squares = squares.mul_(alpha_ * alpha_);
+  return scale_.defined() ? squares * scale_.to(squares.scalar_type()).square() : squares;
 }
 
 Tensor Contribution::inner(const Tensor& direction) const {
@@ -348,7 +457,7 @@ Tensor Contribution::inner(const Tensor& direction) const {
   if (rows_.defined()) total = at::mv(rows_, direction.reshape({-1}));
   for (const Factors& f : factors_) {
     const Tensor matrix = direction.reshape({f.m, f.n});
-    if (!total.defined()) total = at::zeros({f.batch()}, f.right.options());
+    if (!total.defined()) total = at::zeros({f.batch()}, options());
     by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
       const Tensor seen = part.is_lookup() ? matrix.index_select(0, part.indices.reshape({-1}))
                                            : at::mm(flat(part.left), matrix);
@@ -378,9 +487,9 @@ void Contribution::add_to(Tensor& to, const Tensor& weights) const {
 }
 
 Tensor Contribution::scales() const {
-  const auto options = (is_rows() ? rows_ : factors_.front().right).options().dtype(at::kDouble);
-  if (!scale_.defined()) return at::full({batch()}, alpha_, options);
-  return scale_.to(options).mul(alpha_);
+  const at::TensorOptions wide = options().dtype(at::kDouble);
+  if (!scale_.defined()) return at::full({batch()}, alpha_, wide);
+  return scale_.to(wide).mul(alpha_);
 }
 
 void Contribution::fold_scales(const Tensor& more, bool into_left) {

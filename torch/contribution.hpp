@@ -32,6 +32,8 @@ struct Factors {
 
   [[nodiscard]] bool is_lookup() const { return indices.defined(); }
   [[nodiscard]] std::int64_t batch() const { return right.size(0); }
+  /// What products are made of; `right` may be kept in less precision.
+  [[nodiscard]] at::TensorOptions options() const { return (is_lookup() ? right : left).options(); }
   /// Those of examples [begin, end), expanded.
   [[nodiscard]] Factors examples(std::int64_t begin, std::int64_t end) const;
   /// Those of some examples, in this order; (k) numbers.
@@ -57,6 +59,8 @@ class Contribution {
   [[nodiscard]] std::int64_t batch() const;
   /// Numbers per example.
   [[nodiscard]] std::int64_t entries() const;
+  /// Type and device of every result, unless said otherwise.
+  [[nodiscard]] at::TensorOptions options() const;
   /// Of a contribution that is one use as factors.
   [[nodiscard]] const Factors& factors() const { return factors_.front(); }
   /// The uses that are factors.
@@ -88,7 +92,11 @@ class Contribution {
   /// (B, m * n), formed if they are not yet.
   [[nodiscard]] Tensor rows() const;
   /// (B, B).
-  [[nodiscard]] Tensor gram() const;
+  [[nodiscard]] Tensor gram() const { return cross(*this); }
+  /// (B, B'): products with the gradients of another batch's examples for the same parameter.
+  [[nodiscard]] Tensor cross(const Contribution& other) const;
+  /// (B): the diagonal of gram(); rounding may take a zero below it.
+  [[nodiscard]] Tensor squared_norms() const;
   /// (B): products with a vector of the parameter's shape.
   [[nodiscard]] Tensor inner(const Tensor& direction) const;
   /// to += sum_i weights[i] * (gradient of example i); `to` is contiguous and has the parameter's numel.
@@ -106,12 +114,13 @@ class Contribution {
   [[nodiscard]] static Contribution cat(const std::vector<Contribution>& all);
 
  private:
-  [[nodiscard]] Tensor slice(std::int64_t begin, std::int64_t end, double alpha) const;
-  [[nodiscard]] Tensor unscaled_gram() const;
-  [[nodiscard]] Tensor gram_by_slices() const;
+  [[nodiscard]] Tensor slice(std::int64_t begin, std::int64_t end, const Factors& like, double alpha) const;
+  [[nodiscard]] Tensor unscaled_cross(const Contribution& other) const;
+  [[nodiscard]] Tensor cross_by_slices(const Contribution& other) const;
+  [[nodiscard]] Tensor cross_by_rows_of(const Contribution& other) const;
+  [[nodiscard]] Tensor unscaled_squared_norms() const;
   [[nodiscard]] bool is_one_use() const { return factors_.size() == 1 && !rows_.defined(); }
-  [[nodiscard]] double operations_of_gram_by_factors() const;
-  [[nodiscard]] double operations_of_gram_by_slices() const;
+  [[nodiscard]] double operations_of_cross_by_slices(const Contribution& other) const;
   [[nodiscard]] double operations_of_forming() const;
 
   Tensor rows_;  ///< undefined: zero

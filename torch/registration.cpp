@@ -15,6 +15,8 @@ struct Handle : ::torch::CustomClassHolder {
 using Self = const c10::intrusive_ptr<Handle>&;
 
 struct Geometry : ::torch::CustomClassHolder {
+  Geometry() = default;
+  explicit Geometry(GradientGeometry g) : geometry(std::move(g)) {}
   GradientGeometry geometry;
 };
 using GeometrySelf = const c10::intrusive_ptr<Geometry>&;
@@ -132,12 +134,26 @@ void define_geometry(::torch::Library& library) {
              self->geometry.compute(loss, batch, options->options);
            }))
       .def("gram", guarded(+[](GeometrySelf self) { return self->geometry.gram(); }))
+      .def("cross", guarded(+[](GeometrySelf self, c10::intrusive_ptr<Geometry> other) {
+             return self->geometry.cross(other->geometry);
+           }))
       .def("norms", guarded(+[](GeometrySelf self) { return self->geometry.norms(); }))
       .def("inner", guarded(+[](GeometrySelf self, std::vector<Tensor> direction) {
              return self->geometry.inner(direction);
            }))
+      .def("inner_named", guarded(+[](GeometrySelf self, Tensors direction) {
+             std::vector<std::pair<std::string, Tensor>> named;
+             for (const auto& item : direction) named.emplace_back(item.key(), item.value());
+             return self->geometry.inner(named);
+           }))
+      .def("weighted_sum",
+           guarded(+[](GeometrySelf self, Tensor weights) { return self->geometry.weighted_sum(weights); }))
       .def("parameters", guarded(+[](GeometrySelf self) { return self->geometry.parameters(); }))
       .def("rules", guarded(+[](GeometrySelf self) { return self->geometry.rules(); }))
+      .def("names", guarded(+[](GeometrySelf self) { return self->geometry.names(); }))
+      .def("part", guarded(+[](GeometrySelf self, std::string pattern) {
+             return c10::make_intrusive<Geometry>(self->geometry.part(pattern));
+           }))
       .def("rows", guarded(+[](GeometrySelf self) { return self->geometry.rows(); }));
 }
 

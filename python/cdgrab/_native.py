@@ -34,10 +34,17 @@ class Native:
     """An object of the library whose methods raise cdgrab's exceptions."""
 
     def __init__(self, name: str, *args: Any) -> None:
-        self._object = translated(getattr(torch.classes.cdgrab, name))(*args)
+        self.object = translated(getattr(torch.classes.cdgrab, name))(*args)
+
+    @classmethod
+    def of(cls, made: Any) -> Native:
+        """An object that another one has made."""
+        out = cls.__new__(cls)
+        out.object = made
+        return out
 
     def __getattr__(self, name: str) -> Any:
-        method = translated(getattr(self._object, name))
+        method = translated(getattr(self.object, name))
         setattr(self, name, method)
         return method
 

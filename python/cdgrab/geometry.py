@@ -10,13 +10,22 @@ import torch
 from cdgrab._native import Native, observe_options
 
 Parameters = torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | None
+Direction = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 
 
 class GradientGeometry:
-    """Inner products of the per-example gradients of a loss.
+    """Per-example gradients of a loss as numbers: products, norms, weighted sums.
 
     Call observe(loss, batch_size) before the backward you run anyway, or compute(loss, batch_size), which runs one of
-    its own and leaves the graph and every .grad as they are; then ask.
+    its own and leaves the graph and every .grad as they are; then ask. B is the batch size.
+
+    >>> import torch, cdgrab
+    >>> model = torch.nn.Linear(3, 1)
+    >>> geometry = cdgrab.GradientGeometry(parameters=model).compute(model(torch.ones(4, 3)).mean(), 4)
+    >>> geometry.names()
+    ['bias', 'weight']
+    >>> geometry.norms()
+    tensor([2., 2., 2., 2.])
     """
 
     def __init__(
@@ -33,23 +42,68 @@ class GradientGeometry:
         self._native = Native("GradientGeometry")
 
     def observe(self, loss: torch.Tensor, batch_size: int) -> None:
+        """Reads the gradients in the backward of `loss` that you run next."""
         self._native.observe(loss, batch_size, self._options)
 
     def compute(self, loss: torch.Tensor, batch_size: int) -> GradientGeometry:
+        """Reads them in a backward of its own; returns the geometry itself."""
         self._native.compute(loss, batch_size, self._options)
         return self
 
     def gram(self) -> torch.Tensor:
-        """(B, B)."""
+        """(B, B): the products of the gradients with each other."""
         return self._native.gram()  # type: ignore[no-any-return]
 
+    def cross(self, other: GradientGeometry) -> torch.Tensor:
+        """(B, B'): their products with the gradients of another loss of the same model.
+
+        A parameter that only one of the two depends on adds nothing.
+
+        >>> import torch, cdgrab
+        >>> model = torch.nn.Linear(3, 1, bias=False)
+        >>> training = cdgrab.GradientGeometry().compute(model(torch.eye(3)).mean(), 3)
+        >>> validation = cdgrab.GradientGeometry().compute(model(torch.tensor([[1.0, 2.0, 4.0]])).mean(), 1)
+        >>> training.cross(validation)
+        tensor([[1.],
+                [2.],
+                [4.]])
+        """
+        return self._native.cross(other._native.object)  # type: ignore[no-any-return]
+
     def norms(self) -> torch.Tensor:
-        """(B)."""
+        """(B): the lengths of the gradients."""
         return self._native.norms()  # type: ignore[no-any-return]
 
-    def inner(self, direction: Sequence[torch.Tensor]) -> torch.Tensor:
-        """(B): products with one tensor per parameter, in the order of parameters()."""
+    def inner(self, direction: Direction) -> torch.Tensor:
+        """(B): products with a direction, (B, K) with several.
+
+        A direction is one tensor per parameter in the order of parameters(), or a mapping that has all names();
+        further names in it count nothing. For K directions at once each tensor has a first dimension of K more.
+
+        >>> import torch, cdgrab
+        >>> model = torch.nn.Linear(2, 1)
+        >>> geometry = cdgrab.GradientGeometry(parameters=model).compute(model(torch.eye(2)).mean(), 2)
+        >>> geometry.inner([torch.tensor([1.0]), torch.tensor([[3.0, 5.0]])])
+        tensor([4., 6.])
+        >>> geometry.inner({"weight": torch.tensor([[3.0, 5.0]]), "bias": torch.tensor([1.0])})
+        tensor([4., 6.])
+        """
+        if isinstance(direction, Mapping):
+            return self._native.inner_named(dict(direction))  # type: ignore[no-any-return]
         return self._native.inner(list(direction))  # type: ignore[no-any-return]
+
+    def weighted_sum(self, weights: torch.Tensor) -> list[torch.Tensor]:
+        """The sum of weights[i] times the gradient of example i: one tensor per parameter, of its shape and type.
+
+        An example of weight zero is left out, even if its gradient is not finite.
+
+        >>> import torch, cdgrab
+        >>> model = torch.nn.Linear(2, 1)
+        >>> geometry = cdgrab.GradientGeometry().compute(model(torch.eye(2)).mean(), 2)
+        >>> geometry.weighted_sum(torch.tensor([2.0, -1.0]))
+        [tensor([1.]), tensor([[ 2., -1.]])]
+        """
+        return list(self._native.weighted_sum(weights))
 
     def parameters(self) -> list[torch.Tensor]:
         """Those that the loss depends on, in the order in which they were met."""
@@ -61,6 +115,29 @@ class GradientGeometry:
         ``"by example: "`` stands before a node that no rule covers: it was run once more for every example.
         """
         return list(self._native.rules())
+
+    def names(self) -> list[str]:
+        """Of parameters(), as `parameters=` gave them; empty where they are not known."""
+        return list(self._native.names())
+
+    def part(self, pattern: str) -> GradientGeometry:
+        """The parameters whose names match: a layer's share of everything above, without computing anything.
+
+        The pattern is that of the constructor: names with * and ?, separated by commas; one that begins with ! takes
+        away. Needs names: GradientGeometry(parameters=model).
+
+        >>> import torch, cdgrab
+        >>> model = torch.nn.Linear(4, 1)
+        >>> geometry = cdgrab.GradientGeometry(parameters=model).compute(model(torch.ones(3, 4)).mean(), 3)
+        >>> for name in geometry.names():
+        ...     print(name, geometry.part(name).norms())
+        bias tensor([1., 1., 1.])
+        weight tensor([2., 2., 2.])
+        """
+        out = GradientGeometry.__new__(GradientGeometry)
+        out._options = self._options
+        out._native = Native.of(self._native.part(pattern))
+        return out
 
     def rows(self) -> torch.Tensor:
         """(B, d): the gradients themselves, parameter by parameter."""

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Per-example gradients of a loss as numbers: Gram matrix, norms, products with a direction. For people
-// who want those and not an order (attribution, clipping, diagnostics).
+// Per-example gradients of a loss as numbers: products with each other, with those of another loss and with
+// directions, norms, weighted sums. For people who want those and not an order (docs/gradients.md).
 #pragma once
 
 #include <torch/torch.h>
@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cdgrab/torch/parameter_set.hpp"
@@ -45,17 +47,32 @@ class GradientGeometry {
   /// The same and the backward at once, leaving the graph and every .grad as they are.
   void compute(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options = {});
 
-  /// (B, B). These throw UserError before a backward has run.
+  /// (B, B): products of the vectors. This and all that follow throw UserError before a backward has run.
   [[nodiscard]] at::Tensor gram() const;
+  /// (B, B'): products with the vectors of another loss of the same model. A parameter that only one of the
+  /// two depends on adds nothing; throws UserError if they share none.
+  [[nodiscard]] at::Tensor cross(const GradientGeometry& other) const;
   /// (B).
   [[nodiscard]] at::Tensor norms() const;
-  /// (B): products with one tensor per parameter, in the order of parameters().
+  /// (B): products with one tensor per parameter, in the order of parameters(). (B, K) if all of them have
+  /// one dimension more than their parameters, the first one: K directions at once.
   [[nodiscard]] at::Tensor inner(const std::vector<at::Tensor>& direction) const;
+  /// The same by names(); more than those are allowed, and count nothing.
+  [[nodiscard]] at::Tensor inner(const std::vector<std::pair<std::string, at::Tensor>>& direction) const;
+  /// One tensor per parameter, of its shape and type: sum_i weights[i] * (vector of example i). An example
+  /// of weight zero is left out, even if its vector is not finite.
+  [[nodiscard]] std::vector<at::Tensor> weighted_sum(const at::Tensor& weights) const;
+
   /// The parameters that the loss depends on, in the order in which they were met.
   [[nodiscard]] std::vector<at::Tensor> parameters() const;
   /// Of each of them the nodes that its gradients were read off; "by example: " stands before one that no
   /// rule covers.
   [[nodiscard]] std::vector<std::string> rules() const;
+  /// Their names, from ObserveOptions::parameters; empty where they are not known.
+  [[nodiscard]] std::vector<std::string> names() const;
+  /// The parameters whose names match a pattern as ParameterSet has it: a layer's share of all of the above.
+  /// Nothing is computed or copied. Throws UserError if no name is known, or none matches.
+  [[nodiscard]] GradientGeometry part(std::string_view pattern) const;
   /// (B, d): the vectors themselves, parameter by parameter.
   [[nodiscard]] at::Tensor rows() const;
 
