@@ -86,5 +86,5 @@ def error(found: Rows, expected: Rows) -> float:
 
 
 def gram(rows: Rows) -> Tensor:
-    flat = torch.cat([value.reshape(len(value), -1) for value in rows.values()], 1)
+    flat = torch.cat([value.reshape(len(value), -1) for value in rows.values()], 1).double()
     return flat @ flat.T

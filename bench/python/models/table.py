@@ -10,6 +10,7 @@ from collections import Counter
 from .measure import Result, Row
 
 LONGEST = 240  # characters of a reason
+WRONG = 1e-4  # of a peer, past which its error is said
 
 
 class Notes:
@@ -59,21 +60,17 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def is_exact(result: Result, tolerance: float) -> bool:
-    return result.error is not None and result.error <= tolerance
-
-
 def error_of(result: Result, tolerance: float) -> str:
-    return number(result.error, ".0e") if is_exact(result, tolerance) else f"**wrong, {result.error:.0e}**"
+    assert result.error is not None
+    return f"{result.error:.0e}" if result.error <= tolerance else f"**wrong, {result.error:.0e}**"
 
 
 def peer_of(result: Result, tolerance: float, notes: Notes) -> str:
     if result.reason:
         return f"fails {notes.mark(result.reason)}"
-    said = [] if is_exact(result, tolerance) else [error_of(result, tolerance)]
-    if result.ratio is not None:
-        said += [number(result.ratio, ".2f"), number(result.megabytes, "+.1f")]
-    return ", ".join(said) or "exact"
+    assert result.error is not None
+    wrong = [] if result.error <= max(tolerance, WRONG) else [f"wrong by {result.error:.0e}"]
+    return ", ".join([*wrong, number(result.ratio, ".2f"), number(result.megabytes, "+.1f")])
 
 
 def rules_of(rules: list[str] | None) -> str:
