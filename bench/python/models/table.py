@@ -10,7 +10,7 @@ from collections import Counter
 from .measure import Result, Row
 
 LONGEST = 240  # characters of a reason
-WRONG = 1e-4  # of a peer, past which its error is said
+DIFFERS = 1e-4  # of a peer, past which its error is said
 
 
 class Notes:
@@ -69,8 +69,8 @@ def peer_of(result: Result, tolerance: float, notes: Notes) -> str:
     if result.reason:
         return f"fails {notes.mark(result.reason)}"
     assert result.error is not None
-    wrong = [] if result.error <= max(tolerance, WRONG) else [f"wrong by {result.error:.0e}"]
-    return ", ".join([*wrong, number(result.ratio, ".2f"), number(result.megabytes, "+.1f")])
+    differs = [] if result.error <= max(tolerance, DIFFERS) else [f"differs by {result.error:.0e}"]
+    return ", ".join([*differs, number(result.ratio, ".2f"), number(result.megabytes, "+.1f")])
 
 
 def rules_of(rules: list[str] | None) -> str:
