@@ -90,16 +90,16 @@ void print_plan(const Run& run, const TrainOptions& options) {
   if (options.json) return print_line(plan_of(run, options));
   const training::Memory memory = run.memory();
   const training::TaskFacts& facts = run.facts();
-  fmt::print("{:<12}{} examples ({} to validate), {} parameters, judged by {}\n", "task", facts.examples,
+  fmt::print("{:<14}{} examples ({} to validate), {} parameters, judged by {}\n", "task", facts.examples,
              facts.validation_examples, facts.parameters, facts.metric);
-  fmt::print("{:<12}{} epochs of {} steps\n", "steps", run.settings().recipe.epochs, run.steps_per_epoch());
-  fmt::print("{:<12}data {}, weights and gradient {}, optimizer {}, order {}; activations come on top\n",
+  fmt::print("{:<14}{} epochs of {} steps\n", "steps", run.settings().recipe.epochs, run.steps_per_epoch());
+  fmt::print("{:<14}data {}, weights and gradient {}, optimizer {}, order {}; activations come on top\n",
              "memory", megabytes(memory.data), megabytes(memory.model), megabytes(memory.optimizer),
              megabytes(memory.order));
-  fmt::print("{:<12}{}\n", "writes", options.out.empty() ? "nothing; --out names a folder" : options.out);
+  fmt::print("{:<14}{}\n", "writes", options.out.empty() ? "nothing; --out names a folder" : options.out);
   const ordered_json settings = to_json(run.settings());
   for (const auto& [name, value] : settings.items())
-    fmt::print("{:<12}{}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
+    fmt::print("{:<14}{}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
 }
 
 ordered_json summary_of(const Run& run, const TrainOptions& options) {
