@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import importlib.util
 import json
@@ -20,6 +21,8 @@ import torch.nn.functional as F
 from order_server import integer_gradient, next_orders
 from ranks import run_cases
 from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import BatchSampler
 from training import Task, flat
@@ -382,6 +385,32 @@ def accelerate_trains_with_a_global_order() -> None:
         sampler.end_epoch()
     assert same_everywhere(sampler.order_hash())
     assert sampler.last_report()["unobserved"] == 0
+
+
+@case
+def sharded_models_are_observed_as_whole_ones() -> None:
+    """FSDP2: the gradients of single examples, and the orders, are those of the model on one rank."""
+    torch.manual_seed(3)
+    whole = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    model = copy.deepcopy(whole)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in (model[0], model[2], model):
+        fully_shard(part, mesh=mesh)
+    x, y = torch.randn(24, 4), torch.randint(3, (24,))
+    rows = []
+    for each in (model, whole):
+        sampler = cdgrab.DistributedSampler(24, seed=5)
+        for batch in torch.utils.data.BatchSampler(sampler, 4, drop_last=False):
+            geometry = cdgrab.GradientGeometry()
+            loss = F.cross_entropy(each(x[batch]), y[batch])
+            geometry.observe(loss, len(batch))
+            sampler.observe(loss, len(batch))
+            loss.backward()
+            rows.append(geometry.rows())
+        sampler.end_epoch()
+        rows.append(torch.tensor([sampler.order_hash()]))
+    for sharded, plain in zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True):
+        torch.testing.assert_close(sharded, plain)
 
 
 @case

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent layers, and nodes that no rule covers, against gradients of one example at a time."""
 
+import copy
 import warnings
 
 import pytest
@@ -32,11 +33,15 @@ def geometry_of(model, x, y, loss_of=class_loss, **options):
         return cdgrab.GradientGeometry(parameters=model, **options).compute(loss_of(model, x, y), len(y))
 
 
-def assert_rows_are_right(model, x, y, loss_of=class_loss, **options):
-    geometry = geometry_of(model, x, y, loss_of, **options)
+def in_order_of(model, geometry):
     places = {id(p): k for k, p in enumerate(geometry.parameters())}
     parts = geometry.rows().split([p.numel() for p in geometry.parameters()], 1)
-    rows = torch.cat([parts[places[id(p)]] for p in model.parameters()], 1)
+    return torch.cat([parts[places[id(p)]] for p in model.parameters()], 1)
+
+
+def assert_rows_are_right(model, x, y, loss_of=class_loss, **options):
+    geometry = geometry_of(model, x, y, loss_of, **options)
+    rows = in_order_of(model, geometry)
     expected = rows_of_one_at_a_time(model, x, y, loss_of)
     exact = expected.dtype == torch.float64
     assert (rows - expected).abs().max() <= (1e-10 if exact else 1e-5) * expected.abs().max()
@@ -239,3 +244,35 @@ def test_observing_a_node_without_a_rule_changes_no_gradient():
     loss.backward()
     for parameter, gradient in zip(model.parameters(), plain, strict=True):
         assert torch.equal(parameter.grad, gradient)
+
+
+def mlp(dtype=torch.float32):
+    return nn.Sequential(nn.Linear(C, 16), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, 3)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model", [mlp(), nn.Sequential(nn.Conv1d(1, 4, 2), nn.Flatten(), nn.Linear(12, 3))])
+def test_autocast_is_as_near_to_float64_as_one_example_at_a_time(model, dtype):
+    x, y = batch(C) if isinstance(model[0], nn.Linear) else batch(1, C)
+
+    def loss_of(model, x, y):
+        with torch.autocast("cpu", dtype):
+            return F.cross_entropy(model(x).float(), y)
+
+    geometry = geometry_of(model, x, y, loss_of)
+    assert geometry.rows().dtype == torch.float32
+    exact = copy.deepcopy(model).double()
+    expected = rows_of_one_at_a_time(exact, x.double(), y, class_loss)
+    single = rows_of_one_at_a_time(model, x, y, loss_of).double()
+    rows = in_order_of(model, geometry).double()
+    assert (rows - expected).norm() <= 1.5 * (single - expected).norm() + 1e-3 * expected.norm()
+
+
+def test_parameters_in_bfloat16():
+    model = mlp(torch.bfloat16)
+    x, y = batch(C, dtype=torch.bfloat16)
+    geometry = geometry_of(model, x, y)
+    expected = rows_of_one_at_a_time(copy.deepcopy(model).double(), x.double(), y, class_loss)
+    rows = in_order_of(model, geometry)
+    assert rows.dtype == torch.float32  # products are taken in float32 or better
+    assert (rows.double() - expected).abs().max() <= 2**-5 * expected.abs().max()
