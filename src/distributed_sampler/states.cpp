@@ -220,8 +220,12 @@ void DistributedSampler::Impl::deal_epochs(const State& state, const Shares& bef
       unit.visited = unit.visited && place.visited;
       if (unit.code == kUnobserved) unit.code = place.code;
     }
-    for (Place& unit : units)
+    // One that was visited and has no sign is done with, as one whose vector is of no use: nobody waits for
+    // it.
+    for (Place& unit : units) {
       if (!unit.visited) unit.code = kUnobserved;
+      if (unit.visited && unit.code == kUnobserved) unit.code = kNotFinite;
+    }
     std::vector<Index> order = identity_order(units.size());
     const auto whole = static_cast<std::ptrdiff_t>(size / spec_.unit);  // a short unit stays last
     std::sort(order.begin(), order.begin() + whole, [&](Index a, Index b) {

@@ -999,5 +999,23 @@ TEST(Workers, ARankWithNothingLeftEndsTheEpochOfALoadedStateWithTheOthers) {
   }
 }
 
+TEST(Workers, WhatOthersVisitedAndNeverObservedIsNotOutstanding) {
+  SelfCommunicator alone;
+  DistributedSampler before(Shares::strided(12, 2), parse_spec("cd-pair"), alone);
+  before.begin();
+  for (std::size_t worker = 0; worker < 2; ++worker) static_cast<void>(before.next(worker, 3));
+  DistributedSampler after(Shares::strided(12, 3), parse_spec("cd-pair"), alone);
+  after.load(before.save());
+  std::size_t handed = 0;
+  for (std::size_t worker = 0; worker < 3; ++worker) {
+    EXPECT_EQ(after.outstanding(worker), 0U);
+    const std::vector<Index> batch = after.next(worker, 2);
+    EXPECT_EQ(after.outstanding(worker), batch.size());
+    EXPECT_EQ(after.oldest_outstanding(worker, 0, batch.size()), batch);
+    handed += batch.size();
+  }
+  EXPECT_GT(handed, 0U);
+}
+
 }  // namespace
 }  // namespace cdgrab
