@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,11 @@ from cdgrab.errors import UserError
 
 if TYPE_CHECKING:
     from cdgrab.distributed import DistributedSampler
+
+_RANKS_FIRST = (
+    "call init_process_group first, or make the sampler where the ranks are known, in Lightning's train_dataloader "
+    "for instance"
+)
 
 
 class Answering(JoinHook):
@@ -57,11 +63,22 @@ class Averaging:
         return future
 
 
+def require_same_world(group: dist.ProcessGroup | None) -> None:
+    """Ranks that were made known after the sampler have all the whole data set."""
+    if group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        raise UserError(
+            f"the sampler was made for one process, and this is one of {dist.get_world_size()} now; {_RANKS_FIRST}"
+        )
+
+
 def group_with_messages(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
     """The group, or one of the same ranks for messages in the CPU's memory if it has none; None: one process."""
     if not (dist.is_available() and dist.is_initialized()):
         if group is not None:
             raise UserError("a group without torch.distributed; call init_process_group first")
+        ranks_to_be = os.environ.get("WORLD_SIZE", "1")
+        if ranks_to_be.isdecimal() and int(ranks_to_be) > 1:
+            raise UserError(f"WORLD_SIZE is {ranks_to_be}, and there is no process group yet; {_RANKS_FIRST}")
         return None
     if group is None:
         group = dist.group.WORLD

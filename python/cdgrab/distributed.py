@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.utils.data
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
-from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in
+from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in, require_same_world
 from cdgrab._native import Native, observe_options
 from cdgrab._passes import Given, GlobalOrder, Pass
 from cdgrab.errors import StateMismatch, UserError
@@ -428,6 +428,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
 
     def _begin(self, iterator: Iterator[int], size: int, drop_last: bool) -> None:
         """Start a pass, and the next epoch if this one was trained on; a peek at a loader starts over."""
+        require_same_world(self._group)
         self._tell()
         self._complain_of_unobserved()
         if self._over(size if drop_last else 1):

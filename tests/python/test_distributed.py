@@ -8,6 +8,7 @@ import distributed_cases
 import pytest
 import ranks
 import torch
+import torch.distributed as dist
 from order_server import integer_gradient, next_orders
 from torch.utils.data import BatchSampler
 from training import Task, flat
@@ -180,6 +181,18 @@ def test_wrong_calls_are_refused():
     next(iter(sampler))
     with pytest.raises(cdgrab.UserError, match="newest"):
         next(first)
+
+
+def test_a_sampler_is_made_after_the_group(monkeypatch):
+    """Every rank would take itself for the only one, and train on everything."""
+    early = cdgrab.DistributedSampler(8)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(cdgrab.UserError, match="WORLD_SIZE is 2.*call init_process_group first"):
+        cdgrab.DistributedSampler(8)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    with pytest.raises(cdgrab.UserError, match="one of 2 now; call init_process_group first"):
+        next(iter(early))
 
 
 def test_shares_may_be_given():
