@@ -17,8 +17,9 @@ import torch.utils.data
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
 from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in, require_same_world
+from cdgrab._lengths import Batches, Lengths, Rest
 from cdgrab._native import Native, observe_options
-from cdgrab._passes import Given, GlobalOrder, Pass
+from cdgrab._passes import Given, GlobalOrder, Lane, Pass
 from cdgrab.errors import StateMismatch, UserError
 from cdgrab.sampler import asking_for, from_entries, to_entries
 
@@ -55,7 +56,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         drop_last: True is ``padding="drop"``.
         order: ``"cd-pair"``, ``"id-pair"``, ``"d-rr"`` and their options, in the words of docs/cli.md.
         workers: how many there are; as many as ranks if not given. The order depends on this number and not on that
-            of the ranks. A rank with several hands out a batch of each in turn.
+            of the ranks. A rank with several hands out a batch of each in turn, and one with fewer than others whole
+            batches of repeats in their place.
         shares: the examples of each worker; every workers-th if not given.
         group: the process group; the default one if not given.
         padding: what becomes of workers that have fewer examples than others. ``"pad"``: they repeat some, which are
@@ -123,7 +125,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         )
         self._hosted = range(self._native.first_worker(), self._native.first_worker() + self._native.hosted())
         self._unit = int(self._native.unit())
-        self._set_lengths()
+        sizes = [int(self._native.share_size(worker)) for worker in range(self.workers)]
+        self._lengths = Lengths(sizes, self._unit, self._padding, self.num_replicas)
+        self.num_samples = self._lengths.total(self.rank, self._lengths.whole)
+        self.total_size = sum(self._lengths.total(rank, self._lengths.whole) for rank in range(self.num_replicas))
         self._yielded: Counter[int] = Counter()  # by worker: handed to the loader, and the library was not told yet
         self._given: deque[Given] = deque()  # handed out and not observed, oldest first
         self._passed: set[int] = set()  # observed before a load, and handed out again for a loop that skips them
@@ -131,6 +136,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._seen = False  # something was observed in this pass
         self._through = False  # it has handed out everything
         self._loaded = False  # and not begun since
+        self._replays = False  # what was loaded goes on at the first example of its epoch
+        self._dealt_anew = False  # and was of other shares
         self._batch = 0  # units, of the loader; 0: not known
         self._warned: set[str] = set()
 
@@ -227,10 +234,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 f"register_comm_hook with order={self.order!r}; a rank's gradient is of a whole batch: use "
                 "'cd-pair; unit=' and the number of examples behind it"
             )
-        if len(self._hosted) != 1:
+        if self.workers != self.num_replicas:
             raise UserError(
-                f"register_comm_hook on a rank with {len(self._hosted)} workers; a model has one gradient: start as "
-                "many ranks as workers"
+                f"register_comm_hook with {self.workers} workers on {self.num_replicas} ranks; a model has one "
+                "gradient: start as many ranks as workers"
             )
         # DDP looks at the annotations of a hook, and takes none for these.
         model.register_comm_hook(Averaging(self, model), lambda state, bucket: state.average(bucket))
@@ -249,7 +256,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._given.clear()
         self._passed.clear()
         self._iterator = None
-        self._seen = self._through = self._loaded = False
+        self._seen = self._through = self._loaded = self._replays = self._dealt_anew = False
 
     def join_hook(self, **_: Any) -> JoinHook:
         """For torch's Join, after the model: a rank that is through goes on answering the others' rounds."""
@@ -349,13 +356,12 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._passed.clear()
         self._iterator = None
         self._seen = self._through = False
-        self._loaded = True
-        for worker in self._hosted:
-            self._native.seek(worker, *self._native.trained_position(worker))
-            if replay:
+        self._loaded, self._replays, self._dealt_anew = True, replay, bool(text)
+        if replay:
+            for worker in self._hosted:
+                self._native.seek(worker, self.epoch, 0)
                 left = self._native.upcoming(worker, self._native.share_size(worker))
                 self._passed |= set(self._native.order(worker).tolist()) - set(left.tolist())
-                self._native.replay(worker)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Collective: rank 0 writes global_state_dict() as a file that C++ and ``cdgrab inspect`` read too."""
@@ -367,29 +373,6 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self.load_state_dict(to_entries(self._native.read_file(os.fspath(path))))
 
     # -- inside ------------------------------------------------------------------------------------------------
-
-    def _set_lengths(self) -> None:
-        """num_samples and total_size, of a whole epoch, as torch's sampler has them."""
-        sizes = [int(self._native.share_size(worker)) for worker in range(self.workers)]
-        units = [-(-size // self._unit) for size in sizes]
-        if self._unit > 1 and self._padding == "pad":
-            for worker, size in enumerate(sizes):
-                if size % self._unit and units[worker] < max(units):
-                    raise UserError(
-                        f"worker {worker} has {size} examples, and repeats would come into its short last unit; give "
-                        f"shares that are multiples of unit={self._unit}, or padding='drop' or 'uneven'"
-                    )
-        lengths = [self._length(size, count, units) for size, count in zip(sizes, units, strict=True)]
-        self.num_samples = sum(lengths[worker] for worker in self._hosted)
-        self.total_size = sum(lengths)
-
-    def _length(self, examples: int, units: int, all_units: Sequence[int]) -> int:
-        """Of a worker's pass that has these examples and units left, beside others."""
-        if self._padding == "drop":
-            return min(examples, min(all_units) * self._unit)
-        if self._padding == "pad" and units < max(all_units):
-            return examples + (max(all_units) - units - 1) * self._unit + 1
-        return examples
 
     def _require_whole_units(
         self, integers: Mapping[str, int], _numbers: object, _texts: object, tensors: Mapping[str, torch.Tensor]
@@ -403,9 +386,6 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 f"a state of {integers.get('workers')} workers in the middle of an epoch, with unit={self._unit}; load "
                 f"it with as many (here are {self.workers}), or one of the beginning of an epoch"
             )
-
-    def _units_left(self) -> list[int]:
-        return [int(self._native.report(worker)["unobserved"]) for worker in range(self.workers)]
 
     def _one(self, worker: int | None) -> int:
         if worker is not None:
@@ -426,44 +406,57 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         if given.repeats or given.example not in self._passed:
             self._given.append(given)
 
-    def _begin(self, iterator: Iterator[int], size: int, drop_last: bool) -> None:
+    def _begin(self, iterator: Iterator[int], batches: Batches) -> list[Lane]:
         """Start a pass, and the next epoch if this one was trained on; a peek at a loader starts over."""
         require_same_world(self._group)
         self._tell()
         self._complain_of_unobserved()
-        if self._over(size if drop_last else 1):
+        if self._over(batches):
             self.end_epoch()
-        self._native.expect_batches(size, drop_last)
-        self._native.begin()
+        self._native.expect_batches(batches.size, batches.drop_last)
+        # Rather than begin(), which ends epochs by what one rank knows.
+        for worker in self._hosted:
+            self._native.seek(worker, self.epoch, 0)
+            if self._replays:
+                self._native.replay(worker)
         self._given.clear()
         self._seen = self._through = self._loaded = False
         self._iterator = iterator
+        return self._lanes(batches)
 
-    def _over(self, least: int) -> bool:
+    def _over(self, batches: Batches) -> bool:
         if not self._loaded:
             return self._seen or self._through
-        left = self._units_left()  # of all, so that all ranks come to the same
-        most = min(left) if self._padding == "drop" else max(left)
-        return most * self._unit < least
+        least = batches.size if batches.drop_last else 1
+        return self._lengths.longest(self._rest(), batches) < least
 
-    def _lanes(self) -> list[tuple[int, torch.Tensor, int]]:
-        """Of each hosted worker: what it hands out in the pass that begins, and how many of these repeat others."""
-        left = self._units_left()
+    def _rest(self) -> Rest:
+        """Of the epoch, by what all ranks know."""
+        seen = [int(self._native.report(worker)["observed"]) for worker in range(self.workers)]
+        return self._lengths.rest(seen, self._dealt_anew)
+
+    def _lanes(self, batches: Batches) -> list[Lane]:
+        rest = self._lengths.whole if self._replays else self._rest()
         lanes = []
-        for worker in self._hosted:
-            examples = self._native.upcoming(worker, self._native.share_size(worker))
-            length = self._length(len(examples), left[worker], left)
-            repeats = max(0, length - len(examples))
-            lanes.append((worker, self._filled(worker, examples[:length], repeats), repeats))
+        for slot, before in enumerate(rest.before):
+            worker = self._hosted.start + slot
+            count, repeats = self._lengths.lane(self.rank, slot, rest, batches)
+            examples = self._native.upcoming(worker, count) if count else torch.empty(0, dtype=torch.int64)
+            done = max(0, self._lengths.repeats_in_all(self.rank, slot, batches) - repeats)
+            filled = torch.cat([examples, self._repeated(worker, done, repeats)])
+            lanes.append(Lane(worker, filled, repeats, before * self._unit))
         return lanes
 
-    def _filled(self, worker: int, examples: torch.Tensor, repeats: int) -> torch.Tensor:
-        if repeats == 0:
-            return examples
-        head = self._native.order(worker)
-        if len(head) == 0:
+    def _repeated(self, worker: int, done: int, count: int) -> torch.Tensor:
+        """Examples for a worker to repeat, of its own if it has any, after those that it has repeated already."""
+        own = [w for w in (worker, *self._hosted) if w in self._hosted or w == worker < self.workers]
+        orders = [self._native.order(w) for w in own]
+        head = next((order for order in orders if len(order)), None)
+        if head is None:
             head = torch.cat([self._native.order(other) for other in range(self.workers)])
-        return torch.cat([examples, head.repeat(-(-repeats // len(head)))[:repeats]])
+        if count == 0:
+            return head[:0]
+        return head.repeat(-(-(done + count) // len(head)))[done : done + count]
 
     def _outstanding(
         self, count: int | None, indices: Sequence[int] | torch.Tensor | None, where: str

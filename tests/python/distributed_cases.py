@@ -98,7 +98,7 @@ def orders_are_those_of_the_order_server() -> None:
         for order, padding, overlap in (
             ("cd-pair", "uneven", False),
             ("cd-pair", "pad", True),
-            ("id-pair", "drop", False),
+            ("id-pair", "drop" if workers % dist.get_world_size() == 0 else "uneven", False),
         ):
             sampler = cdgrab.DistributedSampler(
                 n, order=order, workers=workers, padding=padding, overlap=overlap, seed=workers
@@ -201,6 +201,26 @@ def workers_pad_drop_or_stay_uneven_as_told() -> None:
         assert [sampler.last_report(w)["observed"] for w in range(ranks)] == [5 if padding == "drop" else 6] + [5] * (
             ranks - 1
         )
+
+
+@case
+def ranks_with_fewer_workers_repeat_whole_batches() -> None:
+    ranks = dist.get_world_size()
+    for workers in (ranks + 1, ranks - 1):
+        n = 8 * workers + 1
+        sampler = cdgrab.DistributedSampler(n, workers=workers, timeout=20)
+        training = Training(sampler, n)
+        lanes = 2 if workers > ranks else 1
+        for _ in range(2):
+            batches = [training.step(batch) for batch in training.task.loader(sampler, 3)]
+            assert len(flat(batches)) == len(sampler) == lanes * 9
+            assert sampler.total_size == ranks * len(sampler)
+            assert set(flat(flat(gathered(batches)))) == set(range(n))
+            sampler.end_epoch()
+            assert [sampler.last_report(w)["observed"] for w in range(workers)] == [9] + [8] * (workers - 1)
+        assert same_everywhere((sampler.order_hash(), training.weights()))
+    with pytest.raises(cdgrab.UserError, match="'pad', or 'uneven' and Join, or as many workers as"):
+        cdgrab.DistributedSampler(n, workers=ranks + 1, padding="drop")
 
 
 @case

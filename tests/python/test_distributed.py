@@ -187,7 +187,7 @@ def test_a_sampler_is_made_after_the_group(monkeypatch):
     """Every rank would take itself for the only one, and train on everything."""
     early = cdgrab.DistributedSampler(8)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(cdgrab.UserError, match="WORLD_SIZE is 2.*call init_process_group first"):
+    with pytest.raises(cdgrab.UserError, match=r"WORLD_SIZE is 2.*call init_process_group first"):
         cdgrab.DistributedSampler(8)
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
