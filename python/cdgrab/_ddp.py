@@ -28,8 +28,7 @@ class Answering(JoinHook):
         self._sampler = sampler
 
     def main_hook(self) -> None:
-        if self._sampler._native.balances():
-            self._sampler._native.step()
+        self._sampler._answer()
 
 
 class Averaging:

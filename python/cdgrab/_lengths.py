@@ -57,6 +57,13 @@ class Lengths:
                     f"shares that are multiples of unit={self._unit}, or padding='drop' or 'uneven'"
                 )
 
+    def units(self, examples: Sequence[int]) -> list[int]:
+        """Whole units among the first so many examples of each worker."""
+        return [
+            units if count >= size else count // self._unit
+            for count, size, units in zip(examples, self._sizes, self._units, strict=True)
+        ]
+
     def rest(self, seen: Sequence[int], dealt_anew: bool = False) -> Rest:
         """Of an epoch in which the workers have seen so many units.
 

@@ -124,7 +124,7 @@ class Pass(Iterator[int]):
         sampler = self._sampler
         if self._everything is None:
             lanes = sampler._begin(self, self._batches)
-            return in_turn(lanes, max(self._batches.size, sampler._unit))
+            return in_turn(lanes, sampler._block)
         sampler._begin(self, ANY)
         if any(sampler._native.position(worker)[1] for worker in sampler._hosted):
             raise UserError("a global order goes on from the first batch of an epoch; load with replay=True")

@@ -24,6 +24,7 @@ from cdgrab.errors import StateMismatch, UserError
 from cdgrab.sampler import asking_for, from_entries, to_entries
 
 _PADDINGS = ("pad", "drop", "uneven")
+UNOBSERVED = -1  # among a state's codes: the greatest 16 bits
 _log = logging.getLogger("cdgrab")
 
 
@@ -129,6 +130,9 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._lengths = Lengths(sizes, self._unit, self._padding, self.num_replicas)
         self.num_samples = self._lengths.total(self.rank, self._lengths.whole)
         self.total_size = sum(self._lengths.total(rank, self._lengths.whole) for rank in range(self.num_replicas))
+        self._balances = bool(self._native.balances())
+        self._before = [0] * self.workers  # by worker: handed out before a load, for orders that are not observed
+        self._start_counting()
         self._yielded: Counter[int] = Counter()  # by worker: handed to the loader, and the library was not told yet
         self._given: deque[Given] = deque()  # handed out and not observed, oldest first
         self._passed: set[int] = set()  # observed before a load, and handed out again for a loop that skips them
@@ -138,6 +142,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._loaded = False  # and not begun since
         self._replays = False  # what was loaded goes on at the first example of its epoch
         self._dealt_anew = False  # and was of other shares
+        self._block = 1  # examples that a worker hands out in its turn
         self._batch = 0  # units, of the loader; 0: not known
         self._warned: set[str] = set()
 
@@ -189,7 +194,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             names = torch.tensor([g.example for g in real])
             self._native.observe_named(real[0].worker, loss, names, len(given) - len(real), self._options)
         self._observed(given)
-        if self._native.balances():
+        if self._balances:
             self._step_after(loss)
 
     def step(
@@ -229,7 +234,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         Every backward that synchronises is one unit, of one worker per rank; there is nothing to observe. The means are
         DDP's, but for rounding; a batch that is nothing but repeats has no part in them.
         """
-        if self._unit == 1 and self._native.balances():
+        if self._unit == 1 and self._balances:
             raise UserError(
                 f"register_comm_hook with order={self.order!r}; a rank's gradient is of a whole batch: use "
                 "'cd-pair; unit=' and the number of examples behind it"
@@ -257,6 +262,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._passed.clear()
         self._iterator = None
         self._seen = self._through = self._loaded = self._replays = self._dealt_anew = False
+        self._before = [0] * self.workers
+        self._start_counting()
 
     def join_hook(self, **_: Any) -> JoinHook:
         """For torch's Join, after the model: a rank that is through goes on answering the others' rounds."""
@@ -328,7 +335,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         out again after a load. With `overlap`, it waits for the rounds that were begun.
         """
         self._tell()
-        return to_entries(self._native.state())
+        state = to_entries(self._native.state())
+        if not self._balances:
+            self._assume_others(state)
+        return state
 
     def global_state_dict(self) -> dict[str, Any]:
         """Collective: everything, the same on all ranks, for any number of ranks and of workers."""
@@ -343,23 +353,26 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         example of the same epoch, for loops that skip the batches that were trained on.
         """
         kinds = from_entries(state)
-        self._require_whole_units(*kinds)
-        # What was handed out and not observed was not trained on.
-        for key in kinds[0]:
-            if key.startswith("worker.") and key.endswith(".handed_out"):
-                kinds[0][key] = 0
+        self._require_whole_units(kinds[0], kinds[3])
+        before = self._handed_out(kinds[0], kinds[3])
         text = self._native.load(*kinds)
+        if text and any(before):  # all ranks know what was observed, and not what was handed out
+            count_as_observed(kinds[0], kinds[3])
+            before = [0] * self.workers
+            self._native.load(*kinds)
         if text:
             _log.warning("%s", text)
+        self._before = before
         self._yielded.clear()
         self._given.clear()
         self._passed.clear()
         self._iterator = None
         self._seen = self._through = False
         self._loaded, self._replays, self._dealt_anew = True, replay, bool(text)
+        self._start_counting()
         if replay:
             for worker in self._hosted:
-                self._native.seek(worker, self.epoch, 0)
+                self._native.seek(worker, self.epoch, self._before[worker])
                 left = self._native.upcoming(worker, self._native.share_size(worker))
                 self._passed |= set(self._native.order(worker).tolist()) - set(left.tolist())
 
@@ -374,18 +387,54 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _require_whole_units(
-        self, integers: Mapping[str, int], _numbers: object, _texts: object, tensors: Mapping[str, torch.Tensor]
-    ) -> None:
+    def _require_whole_units(self, integers: Mapping[str, int], tensors: Mapping[str, torch.Tensor]) -> None:
         """Units of other workers, visited in part, are not what a loader's batches are."""
         if self._unit == 1 or integers.get("workers") == self.workers:
             return
         codes = [value for key, value in tensors.items() if key.startswith("worker.") and key.endswith(".codes")]
-        if any(bool((code != -1).any()) for code in codes):  # the greatest 16 bits: not observed
+        visited = [bool((code != UNOBSERVED).any()) for code in codes]
+        visited += [not self._balances and value > 0 for key, value in integers.items() if key.endswith(".handed_out")]
+        if any(visited) and any(bool((code == UNOBSERVED).any()) for code in codes):
             raise StateMismatch(
                 f"a state of {integers.get('workers')} workers in the middle of an epoch, with unit={self._unit}; load "
-                f"it with as many (here are {self.workers}), or one of the beginning of an epoch"
+                f"it with as many (here are {self.workers}), or one of the beginning of an epoch: call end_epoch() "
+                "before save() or global_state_dict()"
             )
+
+    def _handed_out(self, integers: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> list[int]:
+        """By worker, where that is how far training is: orders that need no observing, and where nothing is.
+
+        Elsewhere what was handed out and not observed was not trained on, and counts as not handed out.
+        """
+        observed = any(bool((value != UNOBSERVED).any()) for key, value in tensors.items() if key.endswith(".codes"))
+        keys = [key for key in integers if key.startswith("worker.") and key.endswith(".handed_out")]
+        if self._balances or observed:
+            integers.update(dict.fromkeys(keys, 0))
+        before = [0] * max(self.workers, len(keys))
+        for key in keys:
+            before[int(key.split(".")[1])] = integers[key]
+        return before
+
+    def _assume_others(self, state: dict[str, Any]) -> None:
+        """Orders without rounds hear nothing of other ranks, which are as far as this one: after the same step."""
+        observes = self._seen or any(self._native.report(worker)["observed"] for worker in self._hosted)
+        for slot, workers in enumerate(self._lengths.slots):
+            for worker in set(workers) - set(self._hosted):
+                size = int(self._native.share_size(worker))
+                if observes:
+                    key = f"worker.{worker}.codes"
+                    known = int(self._native.report(worker)["observed"])  # where step() or the hook make rounds
+                    trained = self._known_before[worker] + -(-self._trained[slot] // self._unit)
+                    state[key] = with_observed(state[key], max(0, trained - known))
+                else:
+                    before = 0 if self._replays else self._before[worker]
+                    state[f"worker.{worker}.handed_out"] = min(before + self._handed[slot], size)
+
+    def _start_counting(self) -> None:
+        """Of each slot, repeats included: since the epoch began or was loaded, and in the pass."""
+        self._trained = [0] * len(self._lengths.slots)
+        self._handed = [0] * len(self._lengths.slots)
+        self._known_before = [] if self._balances else self._observed_units()
 
     def _one(self, worker: int | None) -> int:
         if worker is not None:
@@ -401,6 +450,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._yielded.clear()
 
     def _hand_out(self, given: Given) -> None:
+        self._handed[given.worker - self._hosted.start] += 1
         if not given.repeats:
             self._yielded[given.worker] += 1
         if given.repeats or given.example not in self._passed:
@@ -413,12 +463,14 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._complain_of_unobserved()
         if self._over(batches):
             self.end_epoch()
+        self._block = max(batches.size, self._unit)
         self._native.expect_batches(batches.size, batches.drop_last)
         # Rather than begin(), which ends epochs by what one rank knows.
         for worker in self._hosted:
-            self._native.seek(worker, self.epoch, 0)
+            self._native.seek(worker, self.epoch, self._before[worker])
             if self._replays:
                 self._native.replay(worker)
+        self._start_counting()
         self._given.clear()
         self._seen = self._through = self._loaded = False
         self._iterator = iterator
@@ -432,8 +484,11 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
 
     def _rest(self) -> Rest:
         """Of the epoch, by what all ranks know."""
-        seen = [int(self._native.report(worker)["observed"]) for worker in range(self.workers)]
+        seen = self._lengths.units(self._before) if any(self._before) else self._observed_units()
         return self._lengths.rest(seen, self._dealt_anew)
+
+    def _observed_units(self) -> list[int]:
+        return [int(self._native.report(worker)["observed"]) for worker in range(self.workers)]
 
     def _lanes(self, batches: Batches) -> list[Lane]:
         rest = self._lengths.whole if self._replays else self._rest()
@@ -493,6 +548,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
     def _observed(self, given: Sequence[Given]) -> None:
         self._seen = True
         self._batch = len(given)
+        for one in given:
+            self._trained[one.worker - self._hosted.start] += 1
         if all(mine is theirs for mine, theirs in zip(self._given, given, strict=False)):
             for _ in given:
                 self._given.popleft()
@@ -527,6 +584,15 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 self._native.observe_gradients(worker, [r[torch.tensor(own)] for r in rows], names)
         self._observed(given)
 
+    def _answer(self) -> None:
+        """A step of others that this rank has no batch for, inside Join."""
+        if self._balances:
+            self._native.step()
+            return
+        behind = self._trained.index(min(self._trained))
+        self._trained[behind] += self._block
+        self._handed[behind] += self._block
+
     def _step_after(self, loss: torch.Tensor) -> None:
         """A round at the end of the backward of `loss`, after what the library and DDP do there."""
         queue = torch.autograd.Variable._execution_engine.queue_callback
@@ -541,7 +607,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
 
     def _complain_of_unobserved(self) -> None:
         outstanding = sum(int(self._native.outstanding(worker)) for worker in self._hosted)
-        if not (self._seen and 0 < self._batch <= outstanding and self._native.balances()):
+        if not (self._seen and 0 < self._batch <= outstanding and self._balances):
             return
         text = (
             f"epoch {self.epoch} ends with {outstanding} units handed out and not observed; they keep their place in "
@@ -555,6 +621,21 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(f"cdgrab: {text}", stacklevel=3)
+
+
+def with_observed(codes: torch.Tensor, count: int) -> torch.Tensor:
+    """As if the `count` first units that are not observed were; for orders that look at no vector."""
+    codes = codes.clone()
+    codes[(codes == UNOBSERVED).nonzero()[:count]] = 0
+    return codes
+
+
+def count_as_observed(integers: Mapping[str, int], tensors: dict[str, torch.Tensor]) -> None:
+    """What a state has handed out, of units of one example."""
+    for key, value in integers.items():
+        if key.startswith("worker.") and key.endswith(".handed_out"):
+            codes = key.replace("handed_out", "codes")
+            tensors[codes] = with_observed(tensors[codes], value)
 
 
 def _padding(padding: str | None, drop_last: bool) -> str:

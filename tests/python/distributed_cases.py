@@ -278,6 +278,66 @@ def resuming_equals_never_stopping() -> None:
 
 
 @case
+def orders_without_rounds_go_on_from_a_ranks_own_state() -> None:
+    """d-rr, whose ranks hear nothing of each other; rank 0 has an example more, in a batch of its own."""
+    n = 8 * dist.get_world_size() + 1
+
+    def train(sampler: cdgrab.DistributedSampler, batches: list, steps: int, observe: bool) -> None:
+        while steps:
+            for batch in BatchSampler(sampler, 4, drop_last=False):
+                if observe:
+                    loss = torch.zeros(len(batch), requires_grad=True)
+                    sampler.observe(loss, len(batch))
+                    loss.sum().backward()
+                if observe and padding == "drop":
+                    sampler.step()  # of use to nobody, and allowed
+                batches.append(batch)
+                steps -= 1
+                if steps == 0:
+                    break
+
+    for observe, padding in ((True, "pad"), (False, "pad"), (True, "drop")):
+        options = {"order": "d-rr", "padding": padding, "timeout": 20.0}
+        expected: list = []
+        train(cdgrab.DistributedSampler(n, **options), expected, 9, observe)
+        for stop in range(1, 7):
+            sampler, seen = cdgrab.DistributedSampler(n, **options), []
+            train(sampler, seen, stop, observe)
+            for _ in range(2):  # and once more before anything else is handed out
+                state = sampler.state_dict()
+                sampler = cdgrab.DistributedSampler(n, **options)
+                sampler.load_state_dict(state)
+            train(sampler, seen, 9 - stop, observe)
+            assert seen == expected, (observe, padding, stop)
+        dist.barrier()
+
+
+@case
+def several_workers_of_a_rank_go_on_in_their_turn() -> None:
+    ranks = dist.get_world_size()
+    for workers, padding in ((2 * ranks, "pad"), (2 * ranks, "drop"), (ranks + 1, "pad")):
+        n = 4 * workers + 1
+        options = {"workers": workers, "padding": padding, "timeout": 20.0}
+
+        def train(sampler: cdgrab.DistributedSampler, batches: list, steps: int) -> None:
+            for batch in BatchSampler(sampler, 2, drop_last=False):
+                feed(sampler, batch)
+                batches.append(batch)
+                if len(batches) == steps:
+                    return
+
+        expected: list = []
+        train(cdgrab.DistributedSampler(n, **options), expected, -1)
+        for stop in range(1, 4):
+            sampler, seen = cdgrab.DistributedSampler(n, **options), []
+            train(sampler, seen, stop)
+            again = cdgrab.DistributedSampler(n, **options)
+            again.load_state_dict(sampler.state_dict() if stop % 2 else sampler.global_state_dict())
+            train(again, seen, -1)
+            assert seen == expected, (workers, padding, stop)
+
+
+@case
 def another_number_of_workers_visits_what_is_left_once() -> None:
     ranks = dist.get_world_size()
     n = 41
