@@ -138,7 +138,9 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._passed: set[int] = set()  # observed before a load, and handed out again for a loop that skips them
         self._iterator: Iterator[int] | None = None  # the newest
         self._seen = False  # something was observed in this pass
+        self._rounds = False  # or this rank took part in a round
         self._through = False  # it has handed out everything
+        self._unseen_passes = 0  # that were whole, one after the other
         self._loaded = False  # and not begun since
         self._replays = False  # what was loaded goes on at the first example of its epoch
         self._dealt_anew = False  # and was of other shares
@@ -212,7 +214,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             self._deposit(per_sample_grads, indices)
         elif indices is not None:
             raise UserError("step(indices=..) without gradients; give both or neither")
-        self._native.step()
+        self._round()
 
     def observe_microbatch(self, parameters: Iterable[torch.Tensor]) -> None:
         """One vector for a whole unit, read from the .grad of `parameters`, and a round; for orders with ``unit=``.
@@ -226,7 +228,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             self._native.observe_microbatch(given[0].worker, list(parameters))
         self._observed(given)
         self._batch = 2  # a loader that drops a short batch may leave out the short unit, and no other
-        self._native.step()
+        self._round()
 
     def register_comm_hook(self, model: torch.nn.parallel.DistributedDataParallel) -> None:
         """Let `model` average its gradients by the sampler, which then sees them: for orders with ``unit=``.
@@ -261,7 +263,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._given.clear()
         self._passed.clear()
         self._iterator = None
-        self._seen = self._through = self._loaded = self._replays = self._dealt_anew = False
+        self._seen = self._rounds = self._through = self._loaded = self._replays = self._dealt_anew = False
         self._before = [0] * self.workers
         self._start_counting()
 
@@ -367,7 +369,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._given.clear()
         self._passed.clear()
         self._iterator = None
-        self._seen = self._through = False
+        self._seen = self._rounds = self._through = False
         self._loaded, self._replays, self._dealt_anew = True, replay, bool(text)
         self._start_counting()
         if replay:
@@ -461,6 +463,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         require_same_world(self._group)
         self._tell()
         self._complain_of_unobserved()
+        self._complain_of_unseen_passes()
         if self._over(batches):
             self.end_epoch()
         self._block = max(batches.size, self._unit)
@@ -472,15 +475,18 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 self._native.replay(worker)
         self._start_counting()
         self._given.clear()
-        self._seen = self._through = self._loaded = False
+        self._seen = self._rounds = self._through = self._loaded = False
         self._iterator = iterator
         return self._lanes(batches)
 
     def _over(self, batches: Batches) -> bool:
-        if not self._loaded:
-            return self._seen or self._through
         least = batches.size if batches.drop_last else 1
-        return self._lengths.longest(self._rest(), batches) < least
+        if self._loaded:
+            return self._lengths.longest(self._rest(), batches) < least
+        if not self._balances:
+            return self._seen or self._through
+        # Rounds are made by all ranks. One whose loader has no batch makes none, but inside Join.
+        return self._rounds or (self._through and self._lengths.total(self.rank, self._rest(), batches) < least)
 
     def _rest(self) -> Rest:
         """Of the epoch, by what all ranks know."""
@@ -587,7 +593,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
     def _answer(self) -> None:
         """A step of others that this rank has no batch for, inside Join."""
         if self._balances:
-            self._native.step()
+            self._round()
             return
         behind = self._trained.index(min(self._trained))
         self._trained[behind] += self._block
@@ -596,11 +602,16 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
     def _step_after(self, loss: torch.Tensor) -> None:
         """A round at the end of the backward of `loss`, after what the library and DDP do there."""
         queue = torch.autograd.Variable._execution_engine.queue_callback
-        loss.register_hook(lambda _: queue(lambda: queue(self._native.step)))  # type: ignore[no-untyped-call]
+        loss.register_hook(lambda _: queue(lambda: queue(self._round)))  # type: ignore[no-untyped-call]
+
+    def _round(self) -> None:
+        self._rounds = True
+        self._native.step()
 
     def _average(self, gradients: list[torch.Tensor]) -> None:
         self._tell()
         given = self._oldest_unit("average")
+        self._rounds = True
         self._native.average(gradients, 1.0, not given[0].repeats)
         self._observed(given)
         self._batch = 2
@@ -616,6 +627,16 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         if self._strict:
             raise UserError(text)
         self._warn("unobserved", text)
+
+    def _complain_of_unseen_passes(self) -> None:
+        """One may be a peek at a loader that fetches everything ahead."""
+        self._unseen_passes = self._unseen_passes + 1 if self._through and not (self._seen or self._rounds) else 0
+        if self._unseen_passes == 2 and self._balances and self.num_samples:
+            self._warn(
+                "unseen",
+                f"a second pass over epoch {self.epoch} has ended with nothing observed, and the order stays as it "
+                "is; call observe(loss, batch_size) before every backward, or register_comm_hook(model)",
+            )
 
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:

@@ -397,6 +397,21 @@ def a_state_of_other_ranks_goes_on_bit_for_bit() -> None:
 
 
 @case
+def a_peek_on_one_rank_is_nobodys_business() -> None:
+    """Its loader fetches the whole share ahead."""
+    n = 8 * dist.get_world_size()
+    sampler = cdgrab.DistributedSampler(n, timeout=20)
+    training = Training(sampler, n)
+    loader = training.task.loader(sampler, 4, num_workers=1)
+    if dist.get_rank() == 0:
+        next(iter(loader))
+    assert len([training.step(batch) for batch in loader]) == 2
+    assert sampler.epoch == 0
+    sampler.end_epoch()
+    assert sampler.last_report()["unobserved"] == 0
+
+
+@case
 def a_framework_that_deals_batches_gives_each_rank_its_workers() -> None:
     if importlib.util.find_spec("accelerate") is None:
         return

@@ -91,6 +91,21 @@ def test_a_peek_at_the_loader_costs_nothing():
     assert sampler.epoch == 0
 
 
+@pytest.mark.parametrize("order", ["cd-pair", "d-rr"])
+def test_only_what_is_observed_ends_an_epoch(order, recwarn):
+    """d-rr, which needs no observing, aside; and to forget it is told."""
+    sampler = cdgrab.DistributedSampler(8, order=order)
+    passes = [list(sampler) for _ in range(4)]
+    if order == "d-rr":
+        assert sampler.epoch == 3
+        assert passes[0] != passes[1]
+        assert len(recwarn) == 0
+    else:
+        assert sampler.epoch == 0
+        assert passes[0] == passes[1]
+        assert ["nothing observed" in str(warning.message) for warning in recwarn] == [True]
+
+
 @pytest.mark.parametrize("stop", [1, 3, 5, 6])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_resuming_equals_never_stopping(stop, drop_last):
