@@ -22,13 +22,14 @@ _RANKS_FIRST = (
 
 
 class Answering(JoinHook):
-    """A round with nothing to say for every step of a rank that goes on."""
+    """A round with nothing to say for every step of a rank that goes on; DDP's hook makes it where there is one."""
 
     def __init__(self, sampler: DistributedSampler) -> None:
         self._sampler = sampler
 
     def main_hook(self) -> None:
-        self._sampler._answer()
+        if not self._sampler._hooked:
+            self._sampler._answer()
 
 
 class Averaging:
@@ -56,7 +57,8 @@ class Averaging:
         if bucket.is_last():
             gradients = [self._gradients[id(parameter)] for parameter in self._parameters]
             waiting, self._waiting, self._gradients = self._waiting, [], {}
-            self._sampler._average(gradients)
+            # Outside of a backward it is Join, for a rank that is through: the buckets are zeros.
+            self._sampler._average(gradients, shadow=torch._C._current_graph_task_id() == -1)
             for one, buffer in waiting:
                 one.set_result(buffer)
         return future

@@ -137,6 +137,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._given: deque[Given] = deque()  # handed out and not observed, oldest first
         self._passed: set[int] = set()  # observed before a load, and handed out again for a loop that skips them
         self._iterator: Iterator[int] | None = None  # the newest
+        self._hooked = False  # DDP averages by the sampler
         self._seen = False  # something was observed in this pass
         self._rounds = False  # or this rank took part in a round
         self._through = False  # it has handed out everything
@@ -246,6 +247,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 f"register_comm_hook with {self.workers} workers on {self.num_replicas} ranks; a model has one "
                 "gradient: start as many ranks as workers"
             )
+        self._hooked = True
         # DDP looks at the annotations of a hook, and takes none for these.
         model.register_comm_hook(Averaging(self, model), lambda state, bucket: state.average(bucket))
 
@@ -608,13 +610,15 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._rounds = True
         self._native.step()
 
-    def _average(self, gradients: list[torch.Tensor]) -> None:
+    def _average(self, gradients: list[torch.Tensor], shadow: bool) -> None:
+        """The round of a backward, or with `shadow` of others', to which this rank adds nothing."""
         self._tell()
-        given = self._oldest_unit("average")
+        given = [] if shadow else self._oldest_unit("average")
         self._rounds = True
-        self._native.average(gradients, 1.0, not given[0].repeats)
-        self._observed(given)
-        self._batch = 2
+        self._native.average(gradients, 1.0, bool(given) and not given[0].repeats)
+        if given:
+            self._observed(given)
+            self._batch = 2
 
     def _complain_of_unobserved(self) -> None:
         outstanding = sum(int(self._native.outstanding(worker)) for worker in self._hosted)

@@ -242,6 +242,23 @@ def uneven_ranks_train_together_inside_join() -> None:
 
 
 @case
+def the_hook_averages_inside_join() -> None:
+    """Rank 0 has a unit more than the others; its last mean is its own gradient."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    n = 8 * ranks + 1
+    sampler = cdgrab.DistributedSampler(n, order="cd-pair; unit=4", padding="uneven", timeout=20)
+    training = Training(sampler, n)
+    sampler.register_comm_hook(training.model)
+    for _ in range(2):
+        with Join([training.model, sampler]):
+            batches = [training.step(batch, observe=False) for batch in training.task.loader(sampler)]
+        assert len(batches) == (3 if rank == 0 else 2)
+        sampler.end_epoch()
+        assert [sampler.last_report(w)["observed"] for w in range(ranks)] == [3] + [2] * (ranks - 1)
+    assert same_everywhere((sampler.order_hash(), training.weights()))
+
+
+@case
 def resuming_equals_never_stopping() -> None:
     n = 9 * dist.get_world_size() + 1
     stop, rest = 2, slice(6, None)  # steps; 4 make an epoch, the last of them of one example
