@@ -237,10 +237,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         Every backward that synchronises is one unit, of one worker per rank; there is nothing to observe. The means are
         DDP's, but for rounding; a batch that is nothing but repeats has no part in them.
         """
-        if self._unit == 1 and self._balances:
+        if self._unit == 1:
             raise UserError(
-                f"register_comm_hook with order={self.order!r}; a rank's gradient is of a whole batch: use "
-                "'cd-pair; unit=' and the number of examples behind it"
+                f"register_comm_hook with order={self.order!r}; a rank's gradient is of a whole batch: write "
+                "unit= and the number of examples behind it, 'cd-pair; unit=16' for instance"
             )
         if self.workers != self.num_replicas:
             raise UserError(
@@ -463,6 +463,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
     def _begin(self, iterator: Iterator[int], batches: Batches) -> list[Lane]:
         """Start a pass, and the next epoch if this one was trained on; a peek at a loader starts over."""
         require_same_world(self._group)
+        if self._hooked and batches.size and self._unit % batches.size:
+            self._refuse_batches(batches.size)
         self._tell()
         self._complain_of_unobserved()
         self._complain_of_unseen_passes()
@@ -544,7 +546,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
 
     def _oldest_unit(self, where: str) -> Sequence[Given]:
         if not self._given:
-            raise UserError(f"{where}: nothing is handed out that is not observed; iterate over the sampler first")
+            raise UserError(
+                f"{where}: nothing is handed out that is not observed; iterate over the sampler, and go through one "
+                f"unit, of unit={self._unit} examples, for each call"
+            )
         first = self._given[0]
         unit: list[Given] = []
         for given in self._given:
@@ -552,6 +557,16 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 break
             unit.append(given)
         return unit
+
+    def _in_part(self, unit: Sequence[Given]) -> bool:
+        """Whether examples of the worker come after this unit, which is short."""
+        return len(unit) < self._unit and not unit[0].repeats and len(self._native.upcoming(unit[0].worker, 1)) > 0
+
+    def _refuse_batches(self, size: int) -> None:
+        raise UserError(
+            f"batch {size}, unit={self._unit}: they have to be equal, since a backward that synchronises is a unit; or "
+            "accumulate the smaller batches of a unit with no_sync"
+        )
 
     def _observed(self, given: Sequence[Given]) -> None:
         self._seen = True
@@ -613,7 +628,9 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
     def _average(self, gradients: list[torch.Tensor], shadow: bool) -> None:
         """The round of a backward, or with `shadow` of others', to which this rank adds nothing."""
         self._tell()
-        given = [] if shadow else self._oldest_unit("average")
+        given = [] if shadow else self._oldest_unit("the hook")
+        if given and self._in_part(given):
+            self._refuse_batches(len(given))
         self._rounds = True
         self._native.average(gradients, 1.0, bool(given) and not given[0].repeats)
         if given:

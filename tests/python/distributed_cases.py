@@ -242,6 +242,33 @@ def uneven_ranks_train_together_inside_join() -> None:
 
 
 @case
+def the_hook_takes_units_and_says_so() -> None:
+    n = 16 * dist.get_world_size()
+
+    def hooked() -> Training:
+        training = Training(cdgrab.DistributedSampler(n, order="cd-pair; unit=4", timeout=20), n)
+        training.sampler.register_comm_hook(training.model)
+        return training
+
+    with pytest.raises(cdgrab.UserError, match="batch 8, unit=4: they have to be equal"):
+        next(iter(BatchSampler(hooked().sampler, 8, drop_last=False)))
+    training = hooked()
+    with pytest.raises(cdgrab.UserError, match=r"batch 2, unit=4: they have to be equal.* no_sync"):
+        training.step(next(iter(training.task.loader(training.sampler, 2))), observe=False)
+    training = hooked()
+    for number, batch in enumerate(training.task.loader(training.sampler, 2, num_workers=1)):
+        if number % 2:
+            training.step(batch, observe=False)
+        else:
+            with training.model.no_sync():
+                F.cross_entropy(training.model(batch[1]), batch[2]).backward()
+    training.sampler.end_epoch()
+    assert training.sampler.last_report()["observed"] == 4
+    with pytest.raises(cdgrab.UserError, match="unit= and the number of examples"):
+        cdgrab.DistributedSampler(n, order="d-rr").register_comm_hook(training.model)
+
+
+@case
 def the_hook_averages_inside_join() -> None:
     """Rank 0 has a unit more than the others; its last mean is its own gradient."""
     ranks, rank = dist.get_world_size(), dist.get_rank()

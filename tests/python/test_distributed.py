@@ -140,7 +140,7 @@ def test_what_changes_with_other_workers_is_logged(caplog):
     assert "2 workers took over from 3" in caplog.text
 
 
-def test_units_of_other_workers_are_taken_at_the_beginning_of_an_epoch():
+def test_units_of_other_workers_are_taken_at_the_beginning_and_the_end_of_an_epoch():
     sampler = cdgrab.DistributedSampler(24, order="cd-pair; unit=4", workers=3)
     other = cdgrab.DistributedSampler(24, order="cd-pair; unit=4", workers=2)
     other.load_state_dict(sampler.global_state_dict())
@@ -148,8 +148,13 @@ def test_units_of_other_workers_are_taken_at_the_beginning_of_an_epoch():
     parameter.grad = torch.ones(2)
     next(iter(BatchSampler(sampler, 4, drop_last=False)))
     sampler.observe_microbatch([parameter])
-    with pytest.raises(cdgrab.StateMismatch, match="in the middle of an epoch, with unit=4"):
+    with pytest.raises(cdgrab.StateMismatch, match=r"in the middle of an epoch, with unit=4.* call end_epoch"):
         other.load_state_dict(sampler.global_state_dict())
+    for _ in BatchSampler(sampler, 4, drop_last=False):
+        sampler.observe_microbatch([parameter])
+    other.load_state_dict(sampler.global_state_dict())
+    assert len(list(other)) == 24
+    assert other.epoch == sampler.epoch + 1
 
 
 def test_files_are_those_of_the_library(tmp_path):
