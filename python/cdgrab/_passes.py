@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,7 +89,7 @@ class Pass(Iterator[int]):
     """One pass; the epoch begins with its first example, so that a peek at a loader costs nothing."""
 
     def __init__(self, sampler: DistributedSampler, batches: Any, everything: GlobalOrder | None = None) -> None:
-        if type(batches).__module__.startswith("torchdata."):
+        if _torchdata_asks():
             raise UserError(
                 "StatefulDataLoader keeps the sampler as it was when a batch was fetched, ahead of training; use "
                 "torch's DataLoader, and save the sampler's state_dict() or global_state_dict() yourself"
@@ -131,6 +132,14 @@ class Pass(Iterator[int]):
         return self._everything.stream()
 
 
+def _torchdata_asks() -> bool:
+    """Whether its loader stands among the callers, behind a batch sampler of any make."""
+    frame = sys._getframe(2)
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("torchdata.stateful_dataloader"):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
 def in_turn(lanes: list[Lane], block: int) -> Iterator[Given]:
     """A block of each worker in turn, and first of those that are behind."""
     lanes = [lane for lane in lanes if len(lane.examples)]
@@ -143,10 +152,10 @@ def in_turn(lanes: list[Lane], block: int) -> Iterator[Given]:
             yield Given(lane.worker, example, k >= real)
 
 
-def mixes(lanes: list[Lane], batch: int) -> bool:
+def mixes(lanes: list[Lane], block: int, batch: int) -> bool:
     """Whether a batch of the pass is of two workers: after a short one that is not the last."""
     lanes = [lane for lane in lanes if len(lane.examples)]
-    last = sorted(blocks[-1] for blocks in _blocks(lanes, batch))
+    last = sorted(blocks[-1] for blocks in _blocks(lanes, block))
     return any(len(lanes[number].examples) % batch for _, number, _ in last[:-1])
 
 

@@ -19,7 +19,7 @@ from torch.distributed.algorithms.join import Joinable, JoinHook
 from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in, require_same_world
 from cdgrab._lengths import Batches, Lengths, Rest
 from cdgrab._native import Native, observe_options
-from cdgrab._passes import Given, GlobalOrder, Lane, Pass
+from cdgrab._passes import Given, GlobalOrder, Lane, Pass, mixes
 from cdgrab.errors import StateMismatch, UserError
 from cdgrab.sampler import asking_for, from_entries, to_entries
 
@@ -145,6 +145,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._loaded = False  # and not begun since
         self._replays = False  # what was loaded goes on at the first example of its epoch
         self._dealt_anew = False  # and was of other shares
+        self._lane_lengths: list[int] = []  # what this rank's workers hand out in this pass
+        self._mixed = False  # so that the loader makes batches of two of them
         self._block = 1  # examples that a worker hands out in its turn
         self._batch = 0  # units, of the loader; 0: not known
         self._warned: set[str] = set()
@@ -186,16 +188,14 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._tell()
         given = self._outstanding(batch_size, indices, "observe")
         real = [g for g in given if not g.repeats]
-        if any(g.repeats for g in given[: len(real)]):
+        if self._balances and any(g.repeats for g in given[: len(real)]):
             raise UserError("observe: repeats that are not the last rows of a batch; keep the loader's sequence")
-        if len({g.worker for g in real}) > 1:
-            raise UserError(
-                f"observe: a batch of workers {sorted({g.worker for g in real})}; give the loader a batch size that "
-                "divides the workers' shares, or padding='drop', or start a rank for each worker"
-            )
-        if real:
-            names = torch.tensor([g.example for g in real])
-            self._native.observe_named(real[0].worker, loss, names, len(given) - len(real), self._options)
+        workers = sorted({g.worker for g in real})
+        if self._balances and (self._mixed or len(workers) > 1):
+            self._refuse_mixed(len(given))
+        for worker in workers:
+            names = torch.tensor([g.example for g in real if g.worker == worker])
+            self._native.observe_named(worker, loss, names, len(given) - len(real), self._options)
         self._observed(given)
         if self._balances:
             self._step_after(loss)
@@ -224,6 +224,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         this and the averaging in one.
         """
         self._tell()
+        if self._mixed:
+            self._refuse_mixed(self._block)
         given = self._oldest_unit("observe_microbatch")
         if not given[0].repeats:
             self._native.observe_microbatch(given[0].worker, list(parameters))
@@ -481,7 +483,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._given.clear()
         self._seen = self._rounds = self._through = self._loaded = False
         self._iterator = iterator
-        return self._lanes(batches)
+        lanes = self._lanes(batches)
+        self._lane_lengths = [len(lane.examples) for lane in lanes]
+        self._mixed = batches.size > 0 and mixes(lanes, self._block, batches.size)
+        return lanes
 
     def _over(self, batches: Batches) -> bool:
         least = batches.size if batches.drop_last else 1
@@ -557,6 +562,14 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 break
             unit.append(given)
         return unit
+
+    def _refuse_mixed(self, size: int) -> None:
+        """Before anything is trained, where the loader's size is known."""
+        raise UserError(
+            f"batches of {size}, and this rank's workers hand out {self._lane_lengths} examples in this pass: a batch "
+            "would be of two workers, and is observed for one. Give the loader a batch size that divides these, or "
+            "drop_last=True, or start a rank for each worker; step(per_sample_grads) takes such batches"
+        )
 
     def _in_part(self, unit: Sequence[Given]) -> bool:
         """Whether examples of the worker come after this unit, which is short."""

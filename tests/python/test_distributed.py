@@ -83,6 +83,21 @@ def test_repeats_of_several_workers_are_not_balanced():
     assert [sampler.report(w)["observed"] for w in range(3)] == [8, 8, 7]
 
 
+def test_batches_of_two_workers_are_refused_before_anything_is_trained():
+    """Two workers of 10 examples, in batches of 4; d-rr looks at none."""
+    task = Task(20)
+    sampler = cdgrab.DistributedSampler(20, workers=2)
+    with pytest.raises(cdgrab.UserError, match=r"batches of 4, .*\[10, 10\].*drop_last=True"):
+        task.epoch(sampler)
+    assert sampler.report(0)["observed"] == 0
+    batches = task.epoch(sampler, task.loader(sampler, drop_last=True))
+    assert [sorted({e % 2 for e in batch}) for batch in batches] == [[0], [1], [0], [1]]
+    assert len(task.epoch(sampler, task.loader(sampler, 5))) == 4
+    sampler = cdgrab.DistributedSampler(20, order="d-rr", workers=2)
+    task.epoch(sampler)
+    assert [sampler.report(worker)["observed"] for worker in range(2)] == [10, 10]
+
+
 def test_a_peek_at_the_loader_costs_nothing():
     task = Task()
     sampler = cdgrab.DistributedSampler(23)
@@ -213,6 +228,15 @@ def test_a_sampler_is_made_after_the_group(monkeypatch):
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     with pytest.raises(cdgrab.UserError, match="one of 2 now; call init_process_group first"):
         next(iter(early))
+
+
+@pytest.mark.parametrize("how", ["sampler", "batch_sampler"])
+def test_a_loader_that_keeps_its_own_state_is_refused(how):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    sampler = cdgrab.DistributedSampler(8)
+    given = sampler if how == "sampler" else BatchSampler(sampler, 4, drop_last=False)
+    with pytest.raises(cdgrab.UserError, match="StatefulDataLoader"):
+        next(iter(stateful.StatefulDataLoader(range(8), **{how: given})))
 
 
 def test_shares_may_be_given():
