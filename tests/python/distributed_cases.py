@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -385,26 +386,34 @@ def several_workers_of_a_rank_go_on_in_their_turn() -> None:
 def another_number_of_workers_visits_what_is_left_once() -> None:
     ranks = dist.get_world_size()
     n = 41
-    sampler = cdgrab.DistributedSampler(n, workers=5, padding="uneven")
-    seen = []
-    for number, batch in enumerate(BatchSampler(sampler, 2, drop_last=False)):
-        if number == 4:
-            break
-        feed(sampler, batch)
-        seen += batch
-    state = sampler.global_state_dict()
-    for workers in (ranks, 2 * ranks, 1):
-        resumed = cdgrab.DistributedSampler(n, workers=workers, padding="uneven")
-        resumed.load_state_dict(state)
-        rest = []
-        for batch in BatchSampler(resumed, 2, drop_last=False):
-            feed(resumed, batch)
-            rest += batch
-        resumed.end_epoch()
-        visited = flat(gathered(seen)) + flat(gathered(rest))
-        assert sorted(visited) == list(range(n)), workers
-        assert same_everywhere(resumed.order_hash())
-        assert sorted(e for order in orders_of(resumed) for e in order) == list(range(n))
+    for order, padding, observe in (
+        ("cd-pair", "uneven", True),
+        ("cd-pair", "pad", True),
+        ("cd-pair", "drop", True),
+        ("d-rr", "pad", False),
+    ):
+        sampler = cdgrab.DistributedSampler(n, order=order, workers=5, padding="uneven")
+        seen = []
+        for batch in islice(BatchSampler(sampler, 2, drop_last=False), 4):
+            if observe:
+                feed(sampler, batch)
+            seen += batch
+        state = sampler.global_state_dict()
+        for workers in (ranks, 2 * ranks, 1 if padding != "drop" else ranks):
+            resumed = cdgrab.DistributedSampler(n, order=order, workers=workers, padding=padding, timeout=20)
+            resumed.load_state_dict(state)
+            batches = list(BatchSampler(resumed, 2, drop_last=False))
+            for batch in batches if observe else []:
+                feed(resumed, batch)
+            resumed.end_epoch()
+            visited = flat(gathered(seen)) + flat(flat(gathered(batches)))
+            assert set(visited) == set(range(n)), (order, padding, workers)
+            if padding == "uneven":
+                assert len(visited) == n
+            else:  # repeats even out the ranks
+                assert same_everywhere(len(batches))
+            assert same_everywhere(resumed.order_hash())
+            assert sorted(e for order in orders_of(resumed) for e in order) == list(range(n))
 
 
 @case
