@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,16 +15,21 @@ from cdgrab.errors import UserError
 if TYPE_CHECKING:
     from cdgrab.distributed import DistributedSampler
 
+_RANKS_FIRST = (
+    "call init_process_group first, or make the sampler where the ranks are known, in Lightning's train_dataloader "
+    "for instance"
+)
+
 
 class Answering(JoinHook):
-    """A round with nothing to say for every step of a rank that goes on."""
+    """A round with nothing to say for every step of a rank that goes on; DDP's hook makes it where there is one."""
 
     def __init__(self, sampler: DistributedSampler) -> None:
         self._sampler = sampler
 
     def main_hook(self) -> None:
-        if self._sampler._native.balances():
-            self._sampler._native.step()
+        if not self._sampler._hooked:
+            self._sampler._answer()
 
 
 class Averaging:
@@ -51,10 +57,19 @@ class Averaging:
         if bucket.is_last():
             gradients = [self._gradients[id(parameter)] for parameter in self._parameters]
             waiting, self._waiting, self._gradients = self._waiting, [], {}
-            self._sampler._average(gradients)
+            # Outside of a backward it is Join, for a rank that is through: the buckets are zeros.
+            self._sampler._average(gradients, shadow=torch._C._current_graph_task_id() == -1)
             for one, buffer in waiting:
                 one.set_result(buffer)
         return future
+
+
+def require_same_world(group: dist.ProcessGroup | None) -> None:
+    """Ranks that were made known after the sampler have all the whole data set."""
+    if group is None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        raise UserError(
+            f"the sampler was made for one process, and this is one of {dist.get_world_size()} now; {_RANKS_FIRST}"
+        )
 
 
 def group_with_messages(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
@@ -62,6 +77,9 @@ def group_with_messages(group: dist.ProcessGroup | None) -> dist.ProcessGroup | 
     if not (dist.is_available() and dist.is_initialized()):
         if group is not None:
             raise UserError("a group without torch.distributed; call init_process_group first")
+        ranks_to_be = os.environ.get("WORLD_SIZE", "1")
+        if ranks_to_be.isdecimal() and int(ranks_to_be) > 1:
+            raise UserError(f"WORLD_SIZE is {ranks_to_be}, and there is no process group yet; {_RANKS_FIRST}")
         return None
     if group is None:
         group = dist.group.WORLD

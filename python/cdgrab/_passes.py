@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import heapq
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.utils.data
 
+from cdgrab._lengths import ANY, Batches
 from cdgrab.errors import UserError
 from cdgrab.sampler import asking_for
 
@@ -19,11 +22,23 @@ _CHUNK = 1 << 16
 
 
 class Given(NamedTuple):
-    """An example that was handed out; one that repeats another fills up a pass and is not balanced."""
+    """An example that was handed out; one that repeats another fills up a pass and is not balanced.
+
+    Repeats in the place of a worker that a rank has not, and others have, go by the number after its own.
+    """
 
     worker: int
     example: int
     repeats: bool
+
+
+class Lane(NamedTuple):
+    """What a worker hands out in a pass."""
+
+    worker: int
+    examples: torch.Tensor
+    repeats: int  # of these, the last
+    before: int  # the pass, in its epoch
 
 
 class GlobalOrder(torch.utils.data.Sampler[int]):
@@ -65,8 +80,8 @@ class GlobalOrder(torch.utils.data.Sampler[int]):
         lanes = []
         for worker in range(sampler.workers):
             order = sampler._native.order(worker)
-            filled = sampler._filled(worker, order[:length], max(0, length - len(order)))
-            lanes.append((worker, filled, max(0, length - len(order))))
+            repeats = max(0, length - len(order))
+            lanes.append(Lane(worker, torch.cat([order[:length], sampler._repeated(worker, 0, repeats)]), repeats, 0))
         return in_turn(lanes, self._block)
 
 
@@ -74,15 +89,15 @@ class Pass(Iterator[int]):
     """One pass; the epoch begins with its first example, so that a peek at a loader costs nothing."""
 
     def __init__(self, sampler: DistributedSampler, batches: Any, everything: GlobalOrder | None = None) -> None:
-        if type(batches).__module__.startswith("torchdata."):
+        if _torchdata_asks():
             raise UserError(
                 "StatefulDataLoader keeps the sampler as it was when a batch was fetched, ahead of training; use "
                 "torch's DataLoader, and save the sampler's state_dict() or global_state_dict() yourself"
             )
         self._sampler = sampler
         size = getattr(batches, "batch_size", None)
-        self._size = size if isinstance(size, int) else 0
-        self._drop_last = self._size > 0 and getattr(batches, "drop_last", None) is True
+        size = size if isinstance(size, int) else 0
+        self._batches = Batches(size, size > 0 and getattr(batches, "drop_last", None) is True)
         self._everything = everything
         self._stream: Iterator[Given] | None = None
 
@@ -102,30 +117,55 @@ class Pass(Iterator[int]):
         except StopIteration:
             sampler._through = True
             raise
-        if given.worker in sampler._hosted:
+        if self._everything is None or given.worker in sampler._hosted:
             sampler._hand_out(given)
         return given.example
 
     def _begin(self) -> Iterator[Given]:
         sampler = self._sampler
         if self._everything is None:
-            sampler._begin(self, self._size, self._drop_last)
-            lanes = sampler._lanes()
-            return in_turn(lanes, self._size or sampler._unit)
-        loaded, epoch = sampler._loaded, sampler.epoch
-        sampler._begin(self, 0, False)
-        if loaded and sampler.epoch == epoch and any(sampler._native.position(w)[1] for w in sampler._hosted):
+            lanes = sampler._begin(self, self._batches)
+            return in_turn(lanes, sampler._block)
+        sampler._begin(self, ANY)
+        if any(sampler._native.position(worker)[1] for worker in sampler._hosted):
             raise UserError("a global order goes on from the first batch of an epoch; load with replay=True")
         return self._everything.stream()
 
 
-def in_turn(lanes: list[tuple[int, torch.Tensor, int]], block: int) -> Iterator[Given]:
-    """A block of each worker in turn; the last of its examples repeat others."""
+def _torchdata_asks() -> bool:
+    """Whether its loader stands among the callers, behind a batch sampler of any make."""
+    frame = sys._getframe(2)
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("torchdata.stateful_dataloader"):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
+def in_turn(lanes: list[Lane], block: int) -> Iterator[Given]:
+    """A block of each worker in turn, and first of those that are behind."""
+    lanes = [lane for lane in lanes if len(lane.examples)]
     if len(lanes) == 1:
         block = _CHUNK
-    longest = max((len(examples) for _, examples, _ in lanes), default=0)
-    for first in range(0, longest, block):
-        for worker, examples, repeats in lanes:
-            real = len(examples) - repeats
-            for k, example in enumerate(examples[first : first + block].tolist(), start=first):
-                yield Given(worker, example, k >= real)
+    for _, number, first in heapq.merge(*_blocks(lanes, block)):
+        lane = lanes[number]
+        real = len(lane.examples) - lane.repeats
+        for k, example in enumerate(lane.examples[first : first + block].tolist(), start=first):
+            yield Given(lane.worker, example, k >= real)
+
+
+def mixes(lanes: list[Lane], block: int, batch: int) -> bool:
+    """Whether a batch of the pass is of two workers: after a short one that is not the last."""
+    lanes = [lane for lane in lanes if len(lane.examples)]
+    last = sorted(blocks[-1] for blocks in _blocks(lanes, block))
+    return any(len(lanes[number].examples) % batch for _, number, _ in last[:-1])
+
+
+def _blocks(lanes: list[Lane], block: int) -> list[list[tuple[int, int, int]]]:
+    """Of each lane: the turn of a block, the lane's number, the block's first example."""
+    behind = min((lane.before for lane in lanes), default=0)
+    return [
+        [
+            (-(-(lane.before - behind) // block) + turn, number, first)
+            for turn, first in enumerate(range(0, len(lane.examples), block))
+        ]
+        for number, lane in enumerate(lanes)
+    ]

@@ -16,13 +16,15 @@ import torch.distributed as dist
 import torch.utils.data
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
-from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in
+from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in, require_same_world
+from cdgrab._lengths import Batches, Lengths, Rest
 from cdgrab._native import Native, observe_options
-from cdgrab._passes import Given, GlobalOrder, Pass
+from cdgrab._passes import Given, GlobalOrder, Lane, Pass, mixes
 from cdgrab.errors import StateMismatch, UserError
 from cdgrab.sampler import asking_for, from_entries, to_entries
 
 _PADDINGS = ("pad", "drop", "uneven")
+UNOBSERVED = -1  # among a state's codes: the greatest 16 bits
 _log = logging.getLogger("cdgrab")
 
 
@@ -55,7 +57,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         drop_last: True is ``padding="drop"``.
         order: ``"cd-pair"``, ``"id-pair"``, ``"d-rr"`` and their options, in the words of docs/cli.md.
         workers: how many there are; as many as ranks if not given. The order depends on this number and not on that
-            of the ranks. A rank with several hands out a batch of each in turn.
+            of the ranks. A rank with several hands out a batch of each in turn, and one with fewer than others whole
+            batches of repeats in their place.
         shares: the examples of each worker; every workers-th if not given.
         group: the process group; the default one if not given.
         padding: what becomes of workers that have fewer examples than others. ``"pad"``: they repeat some, which are
@@ -123,14 +126,28 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         )
         self._hosted = range(self._native.first_worker(), self._native.first_worker() + self._native.hosted())
         self._unit = int(self._native.unit())
-        self._set_lengths()
+        sizes = [int(self._native.share_size(worker)) for worker in range(self.workers)]
+        self._lengths = Lengths(sizes, self._unit, self._padding, self.num_replicas)
+        self.num_samples = self._lengths.total(self.rank, self._lengths.whole)
+        self.total_size = sum(self._lengths.total(rank, self._lengths.whole) for rank in range(self.num_replicas))
+        self._balances = bool(self._native.balances())
+        self._before = [0] * self.workers  # by worker: handed out before a load, for orders that are not observed
+        self._start_counting()
         self._yielded: Counter[int] = Counter()  # by worker: handed to the loader, and the library was not told yet
         self._given: deque[Given] = deque()  # handed out and not observed, oldest first
         self._passed: set[int] = set()  # observed before a load, and handed out again for a loop that skips them
         self._iterator: Iterator[int] | None = None  # the newest
+        self._hooked = False  # DDP averages by the sampler
         self._seen = False  # something was observed in this pass
+        self._rounds = False  # or this rank took part in a round
         self._through = False  # it has handed out everything
+        self._unseen_passes = 0  # that were whole, one after the other
         self._loaded = False  # and not begun since
+        self._replays = False  # what was loaded goes on at the first example of its epoch
+        self._dealt_anew = False  # and was of other shares
+        self._lane_lengths: list[int] = []  # what this rank's workers hand out in this pass
+        self._mixed = False  # so that the loader makes batches of two of them
+        self._block = 1  # examples that a worker hands out in its turn
         self._batch = 0  # units, of the loader; 0: not known
         self._warned: set[str] = set()
 
@@ -171,18 +188,16 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._tell()
         given = self._outstanding(batch_size, indices, "observe")
         real = [g for g in given if not g.repeats]
-        if any(g.repeats for g in given[: len(real)]):
+        if self._balances and any(g.repeats for g in given[: len(real)]):
             raise UserError("observe: repeats that are not the last rows of a batch; keep the loader's sequence")
-        if len({g.worker for g in real}) > 1:
-            raise UserError(
-                f"observe: a batch of workers {sorted({g.worker for g in real})}; give the loader a batch size that "
-                "divides the workers' shares, or padding='drop', or start a rank for each worker"
-            )
-        if real:
-            names = torch.tensor([g.example for g in real])
-            self._native.observe_named(real[0].worker, loss, names, len(given) - len(real), self._options)
+        workers = sorted({g.worker for g in real})
+        if self._balances and (self._mixed or len(workers) > 1):
+            self._refuse_mixed(len(given))
+        for worker in workers:
+            names = torch.tensor([g.example for g in real if g.worker == worker])
+            self._native.observe_named(worker, loss, names, len(given) - len(real), self._options)
         self._observed(given)
-        if self._native.balances():
+        if self._balances:
             self._step_after(loss)
 
     def step(
@@ -200,7 +215,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             self._deposit(per_sample_grads, indices)
         elif indices is not None:
             raise UserError("step(indices=..) without gradients; give both or neither")
-        self._native.step()
+        self._round()
 
     def observe_microbatch(self, parameters: Iterable[torch.Tensor]) -> None:
         """One vector for a whole unit, read from the .grad of `parameters`, and a round; for orders with ``unit=``.
@@ -209,12 +224,14 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         this and the averaging in one.
         """
         self._tell()
+        if self._mixed:
+            self._refuse_mixed(self._block)
         given = self._oldest_unit("observe_microbatch")
         if not given[0].repeats:
             self._native.observe_microbatch(given[0].worker, list(parameters))
         self._observed(given)
         self._batch = 2  # a loader that drops a short batch may leave out the short unit, and no other
-        self._native.step()
+        self._round()
 
     def register_comm_hook(self, model: torch.nn.parallel.DistributedDataParallel) -> None:
         """Let `model` average its gradients by the sampler, which then sees them: for orders with ``unit=``.
@@ -222,16 +239,17 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         Every backward that synchronises is one unit, of one worker per rank; there is nothing to observe. The means are
         DDP's, but for rounding; a batch that is nothing but repeats has no part in them.
         """
-        if self._unit == 1 and self._native.balances():
+        if self._unit == 1:
             raise UserError(
-                f"register_comm_hook with order={self.order!r}; a rank's gradient is of a whole batch: use "
-                "'cd-pair; unit=' and the number of examples behind it"
+                f"register_comm_hook with order={self.order!r}; a rank's gradient is of a whole batch: write "
+                "unit= and the number of examples behind it, 'cd-pair; unit=16' for instance"
             )
-        if len(self._hosted) != 1:
+        if self.workers != self.num_replicas:
             raise UserError(
-                f"register_comm_hook on a rank with {len(self._hosted)} workers; a model has one gradient: start as "
-                "many ranks as workers"
+                f"register_comm_hook with {self.workers} workers on {self.num_replicas} ranks; a model has one "
+                "gradient: start as many ranks as workers"
             )
+        self._hooked = True
         # DDP looks at the annotations of a hook, and takes none for these.
         model.register_comm_hook(Averaging(self, model), lambda state, bucket: state.average(bucket))
 
@@ -249,7 +267,9 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._given.clear()
         self._passed.clear()
         self._iterator = None
-        self._seen = self._through = self._loaded = False
+        self._seen = self._rounds = self._through = self._loaded = self._replays = self._dealt_anew = False
+        self._before = [0] * self.workers
+        self._start_counting()
 
     def join_hook(self, **_: Any) -> JoinHook:
         """For torch's Join, after the model: a rank that is through goes on answering the others' rounds."""
@@ -321,7 +341,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         out again after a load. With `overlap`, it waits for the rounds that were begun.
         """
         self._tell()
-        return to_entries(self._native.state())
+        state = to_entries(self._native.state())
+        if not self._balances:
+            self._assume_others(state)
+        return state
 
     def global_state_dict(self) -> dict[str, Any]:
         """Collective: everything, the same on all ranks, for any number of ranks and of workers."""
@@ -336,26 +359,28 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         example of the same epoch, for loops that skip the batches that were trained on.
         """
         kinds = from_entries(state)
-        self._require_whole_units(*kinds)
-        # What was handed out and not observed was not trained on.
-        for key in kinds[0]:
-            if key.startswith("worker.") and key.endswith(".handed_out"):
-                kinds[0][key] = 0
+        self._require_whole_units(kinds[0], kinds[3])
+        before = self._handed_out(kinds[0], kinds[3])
         text = self._native.load(*kinds)
+        if text and any(before):  # all ranks know what was observed, and not what was handed out
+            count_as_observed(kinds[0], kinds[3])
+            before = [0] * self.workers
+            self._native.load(*kinds)
         if text:
             _log.warning("%s", text)
+        self._before = before
         self._yielded.clear()
         self._given.clear()
         self._passed.clear()
         self._iterator = None
-        self._seen = self._through = False
-        self._loaded = True
-        for worker in self._hosted:
-            self._native.seek(worker, *self._native.trained_position(worker))
-            if replay:
+        self._seen = self._rounds = self._through = False
+        self._loaded, self._replays, self._dealt_anew = True, replay, bool(text)
+        self._start_counting()
+        if replay:
+            for worker in self._hosted:
+                self._native.seek(worker, self.epoch, self._before[worker])
                 left = self._native.upcoming(worker, self._native.share_size(worker))
                 self._passed |= set(self._native.order(worker).tolist()) - set(left.tolist())
-                self._native.replay(worker)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Collective: rank 0 writes global_state_dict() as a file that C++ and ``cdgrab inspect`` read too."""
@@ -368,44 +393,54 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _set_lengths(self) -> None:
-        """num_samples and total_size, of a whole epoch, as torch's sampler has them."""
-        sizes = [int(self._native.share_size(worker)) for worker in range(self.workers)]
-        units = [-(-size // self._unit) for size in sizes]
-        if self._unit > 1 and self._padding == "pad":
-            for worker, size in enumerate(sizes):
-                if size % self._unit and units[worker] < max(units):
-                    raise UserError(
-                        f"worker {worker} has {size} examples, and repeats would come into its short last unit; give "
-                        f"shares that are multiples of unit={self._unit}, or padding='drop' or 'uneven'"
-                    )
-        lengths = [self._length(size, count, units) for size, count in zip(sizes, units, strict=True)]
-        self.num_samples = sum(lengths[worker] for worker in self._hosted)
-        self.total_size = sum(lengths)
-
-    def _length(self, examples: int, units: int, all_units: Sequence[int]) -> int:
-        """Of a worker's pass that has these examples and units left, beside others."""
-        if self._padding == "drop":
-            return min(examples, min(all_units) * self._unit)
-        if self._padding == "pad" and units < max(all_units):
-            return examples + (max(all_units) - units - 1) * self._unit + 1
-        return examples
-
-    def _require_whole_units(
-        self, integers: Mapping[str, int], _numbers: object, _texts: object, tensors: Mapping[str, torch.Tensor]
-    ) -> None:
+    def _require_whole_units(self, integers: Mapping[str, int], tensors: Mapping[str, torch.Tensor]) -> None:
         """Units of other workers, visited in part, are not what a loader's batches are."""
         if self._unit == 1 or integers.get("workers") == self.workers:
             return
         codes = [value for key, value in tensors.items() if key.startswith("worker.") and key.endswith(".codes")]
-        if any(bool((code != -1).any()) for code in codes):  # the greatest 16 bits: not observed
+        visited = [bool((code != UNOBSERVED).any()) for code in codes]
+        visited += [not self._balances and value > 0 for key, value in integers.items() if key.endswith(".handed_out")]
+        if any(visited) and any(bool((code == UNOBSERVED).any()) for code in codes):
             raise StateMismatch(
                 f"a state of {integers.get('workers')} workers in the middle of an epoch, with unit={self._unit}; load "
-                f"it with as many (here are {self.workers}), or one of the beginning of an epoch"
+                f"it with as many (here are {self.workers}), or one of the beginning of an epoch: call end_epoch() "
+                "before save() or global_state_dict()"
             )
 
-    def _units_left(self) -> list[int]:
-        return [int(self._native.report(worker)["unobserved"]) for worker in range(self.workers)]
+    def _handed_out(self, integers: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> list[int]:
+        """By worker, where that is how far training is: orders that need no observing, and where nothing is.
+
+        Elsewhere what was handed out and not observed was not trained on, and counts as not handed out.
+        """
+        observed = any(bool((value != UNOBSERVED).any()) for key, value in tensors.items() if key.endswith(".codes"))
+        keys = [key for key in integers if key.startswith("worker.") and key.endswith(".handed_out")]
+        if self._balances or observed:
+            integers.update(dict.fromkeys(keys, 0))
+        before = [0] * max(self.workers, len(keys))
+        for key in keys:
+            before[int(key.split(".")[1])] = integers[key]
+        return before
+
+    def _assume_others(self, state: dict[str, Any]) -> None:
+        """Orders without rounds hear nothing of other ranks, which are as far as this one: after the same step."""
+        observes = self._seen or any(self._native.report(worker)["observed"] for worker in self._hosted)
+        for slot, workers in enumerate(self._lengths.slots):
+            for worker in set(workers) - set(self._hosted):
+                size = int(self._native.share_size(worker))
+                if observes:
+                    key = f"worker.{worker}.codes"
+                    known = int(self._native.report(worker)["observed"])  # where step() or the hook make rounds
+                    trained = self._known_before[worker] + -(-self._trained[slot] // self._unit)
+                    state[key] = with_observed(state[key], max(0, trained - known))
+                else:
+                    before = 0 if self._replays else self._before[worker]
+                    state[f"worker.{worker}.handed_out"] = min(before + self._handed[slot], size)
+
+    def _start_counting(self) -> None:
+        """Of each slot, repeats included: since the epoch began or was loaded, and in the pass."""
+        self._trained = [0] * len(self._lengths.slots)
+        self._handed = [0] * len(self._lengths.slots)
+        self._known_before = [] if self._balances else self._observed_units()
 
     def _one(self, worker: int | None) -> int:
         if worker is not None:
@@ -421,48 +456,77 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._yielded.clear()
 
     def _hand_out(self, given: Given) -> None:
+        self._handed[given.worker - self._hosted.start] += 1
         if not given.repeats:
             self._yielded[given.worker] += 1
         if given.repeats or given.example not in self._passed:
             self._given.append(given)
 
-    def _begin(self, iterator: Iterator[int], size: int, drop_last: bool) -> None:
+    def _begin(self, iterator: Iterator[int], batches: Batches) -> list[Lane]:
         """Start a pass, and the next epoch if this one was trained on; a peek at a loader starts over."""
+        require_same_world(self._group)
+        if self._hooked and batches.size and self._unit % batches.size:
+            self._refuse_batches(batches.size)
         self._tell()
         self._complain_of_unobserved()
-        if self._over(size if drop_last else 1):
+        self._complain_of_unseen_passes()
+        if self._over(batches):
             self.end_epoch()
-        self._native.expect_batches(size, drop_last)
-        self._native.begin()
-        self._given.clear()
-        self._seen = self._through = self._loaded = False
-        self._iterator = iterator
-
-    def _over(self, least: int) -> bool:
-        if not self._loaded:
-            return self._seen or self._through
-        left = self._units_left()  # of all, so that all ranks come to the same
-        most = min(left) if self._padding == "drop" else max(left)
-        return most * self._unit < least
-
-    def _lanes(self) -> list[tuple[int, torch.Tensor, int]]:
-        """Of each hosted worker: what it hands out in the pass that begins, and how many of these repeat others."""
-        left = self._units_left()
-        lanes = []
+        self._block = max(batches.size, self._unit)
+        self._native.expect_batches(batches.size, batches.drop_last)
+        # Rather than begin(), which ends epochs by what one rank knows.
         for worker in self._hosted:
-            examples = self._native.upcoming(worker, self._native.share_size(worker))
-            length = self._length(len(examples), left[worker], left)
-            repeats = max(0, length - len(examples))
-            lanes.append((worker, self._filled(worker, examples[:length], repeats), repeats))
+            self._native.seek(worker, self.epoch, self._before[worker])
+            if self._replays:
+                self._native.replay(worker)
+        self._start_counting()
+        self._given.clear()
+        self._seen = self._rounds = self._through = self._loaded = False
+        self._iterator = iterator
+        lanes = self._lanes(batches)
+        self._lane_lengths = [len(lane.examples) for lane in lanes]
+        self._mixed = batches.size > 0 and mixes(lanes, self._block, batches.size)
         return lanes
 
-    def _filled(self, worker: int, examples: torch.Tensor, repeats: int) -> torch.Tensor:
-        if repeats == 0:
-            return examples
-        head = self._native.order(worker)
-        if len(head) == 0:
+    def _over(self, batches: Batches) -> bool:
+        least = batches.size if batches.drop_last else 1
+        if self._loaded:
+            return self._lengths.longest(self._rest(), batches) < least
+        if not self._balances:
+            return self._seen or self._through
+        # Rounds are made by all ranks. One whose loader has no batch makes none, but inside Join.
+        return self._rounds or (self._through and self._lengths.total(self.rank, self._rest(), batches) < least)
+
+    def _rest(self) -> Rest:
+        """Of the epoch, by what all ranks know."""
+        seen = self._lengths.units(self._before) if any(self._before) else self._observed_units()
+        return self._lengths.rest(seen, self._dealt_anew)
+
+    def _observed_units(self) -> list[int]:
+        return [int(self._native.report(worker)["observed"]) for worker in range(self.workers)]
+
+    def _lanes(self, batches: Batches) -> list[Lane]:
+        rest = self._lengths.whole if self._replays else self._rest()
+        lanes = []
+        for slot, before in enumerate(rest.before):
+            worker = self._hosted.start + slot
+            count, repeats = self._lengths.lane(self.rank, slot, rest, batches)
+            examples = self._native.upcoming(worker, count) if count else torch.empty(0, dtype=torch.int64)
+            done = max(0, self._lengths.repeats_in_all(self.rank, slot, batches) - repeats)
+            filled = torch.cat([examples, self._repeated(worker, done, repeats)])
+            lanes.append(Lane(worker, filled, repeats, before * self._unit))
+        return lanes
+
+    def _repeated(self, worker: int, done: int, count: int) -> torch.Tensor:
+        """Examples for a worker to repeat, of its own if it has any, after those that it has repeated already."""
+        own = [w for w in (worker, *self._hosted) if w in self._hosted or w == worker < self.workers]
+        orders = [self._native.order(w) for w in own]
+        head = next((order for order in orders if len(order)), None)
+        if head is None:
             head = torch.cat([self._native.order(other) for other in range(self.workers)])
-        return torch.cat([examples, head.repeat(-(-repeats // len(head)))[:repeats]])
+        if count == 0:
+            return head[:0]
+        return head.repeat(-(-(done + count) // len(head)))[done : done + count]
 
     def _outstanding(
         self, count: int | None, indices: Sequence[int] | torch.Tensor | None, where: str
@@ -487,7 +551,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
 
     def _oldest_unit(self, where: str) -> Sequence[Given]:
         if not self._given:
-            raise UserError(f"{where}: nothing is handed out that is not observed; iterate over the sampler first")
+            raise UserError(
+                f"{where}: nothing is handed out that is not observed; iterate over the sampler, and go through one "
+                f"unit, of unit={self._unit} examples, for each call"
+            )
         first = self._given[0]
         unit: list[Given] = []
         for given in self._given:
@@ -496,9 +563,29 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             unit.append(given)
         return unit
 
+    def _refuse_mixed(self, size: int) -> None:
+        """Before anything is trained, where the loader's size is known."""
+        raise UserError(
+            f"batches of {size}, and this rank's workers hand out {self._lane_lengths} examples in this pass: a batch "
+            "would be of two workers, and is observed for one. Give the loader a batch size that divides these, or "
+            "drop_last=True, or start a rank for each worker; step(per_sample_grads) takes such batches"
+        )
+
+    def _in_part(self, unit: Sequence[Given]) -> bool:
+        """Whether examples of the worker come after this unit, which is short."""
+        return len(unit) < self._unit and not unit[0].repeats and len(self._native.upcoming(unit[0].worker, 1)) > 0
+
+    def _refuse_batches(self, size: int) -> None:
+        raise UserError(
+            f"batch {size}, unit={self._unit}: they have to be equal, since a backward that synchronises is a unit; or "
+            "accumulate the smaller batches of a unit with no_sync"
+        )
+
     def _observed(self, given: Sequence[Given]) -> None:
         self._seen = True
         self._batch = len(given)
+        for one in given:
+            self._trained[one.worker - self._hosted.start] += 1
         if all(mine is theirs for mine, theirs in zip(self._given, given, strict=False)):
             for _ in given:
                 self._given.popleft()
@@ -533,21 +620,39 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
                 self._native.observe_gradients(worker, [r[torch.tensor(own)] for r in rows], names)
         self._observed(given)
 
+    def _answer(self) -> None:
+        """A step of others that this rank has no batch for, inside Join."""
+        if self._balances:
+            self._round()
+            return
+        behind = self._trained.index(min(self._trained))
+        self._trained[behind] += self._block
+        self._handed[behind] += self._block
+
     def _step_after(self, loss: torch.Tensor) -> None:
         """A round at the end of the backward of `loss`, after what the library and DDP do there."""
         queue = torch.autograd.Variable._execution_engine.queue_callback
-        loss.register_hook(lambda _: queue(lambda: queue(self._native.step)))  # type: ignore[no-untyped-call]
+        loss.register_hook(lambda _: queue(lambda: queue(self._round)))  # type: ignore[no-untyped-call]
 
-    def _average(self, gradients: list[torch.Tensor]) -> None:
+    def _round(self) -> None:
+        self._rounds = True
+        self._native.step()
+
+    def _average(self, gradients: list[torch.Tensor], shadow: bool) -> None:
+        """The round of a backward, or with `shadow` of others', to which this rank adds nothing."""
         self._tell()
-        given = self._oldest_unit("average")
-        self._native.average(gradients, 1.0, not given[0].repeats)
-        self._observed(given)
-        self._batch = 2
+        given = [] if shadow else self._oldest_unit("the hook")
+        if given and self._in_part(given):
+            self._refuse_batches(len(given))
+        self._rounds = True
+        self._native.average(gradients, 1.0, bool(given) and not given[0].repeats)
+        if given:
+            self._observed(given)
+            self._batch = 2
 
     def _complain_of_unobserved(self) -> None:
         outstanding = sum(int(self._native.outstanding(worker)) for worker in self._hosted)
-        if not (self._seen and 0 < self._batch <= outstanding and self._native.balances()):
+        if not (self._seen and 0 < self._batch <= outstanding and self._balances):
             return
         text = (
             f"epoch {self.epoch} ends with {outstanding} units handed out and not observed; they keep their place in "
@@ -557,10 +662,35 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             raise UserError(text)
         self._warn("unobserved", text)
 
+    def _complain_of_unseen_passes(self) -> None:
+        """One may be a peek at a loader that fetches everything ahead."""
+        self._unseen_passes = self._unseen_passes + 1 if self._through and not (self._seen or self._rounds) else 0
+        if self._unseen_passes == 2 and self._balances and self.num_samples:
+            self._warn(
+                "unseen",
+                f"a second pass over epoch {self.epoch} has ended with nothing observed, and the order stays as it "
+                "is; call observe(loss, batch_size) before every backward, or register_comm_hook(model)",
+            )
+
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(f"cdgrab: {text}", stacklevel=3)
+
+
+def with_observed(codes: torch.Tensor, count: int) -> torch.Tensor:
+    """As if the `count` first units that are not observed were; for orders that look at no vector."""
+    codes = codes.clone()
+    codes[(codes == UNOBSERVED).nonzero()[:count]] = 0
+    return codes
+
+
+def count_as_observed(integers: Mapping[str, int], tensors: dict[str, torch.Tensor]) -> None:
+    """What a state has handed out, of units of one example."""
+    for key, value in integers.items():
+        if key.startswith("worker.") and key.endswith(".handed_out"):
+            codes = key.replace("handed_out", "codes")
+            tensors[codes] = with_observed(tensors[codes], value)
 
 
 def _padding(padding: str | None, drop_last: bool) -> str:

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ def orders_are_those_of_the_order_server() -> None:
         for order, padding, overlap in (
             ("cd-pair", "uneven", False),
             ("cd-pair", "pad", True),
-            ("id-pair", "drop", False),
+            ("id-pair", "drop" if workers % dist.get_world_size() == 0 else "uneven", False),
         ):
             sampler = cdgrab.DistributedSampler(
                 n, order=order, workers=workers, padding=padding, overlap=overlap, seed=workers
@@ -207,6 +208,26 @@ def workers_pad_drop_or_stay_uneven_as_told() -> None:
 
 
 @case
+def ranks_with_fewer_workers_repeat_whole_batches() -> None:
+    ranks = dist.get_world_size()
+    for workers in (ranks + 1, ranks - 1):
+        n = 8 * workers + 1
+        sampler = cdgrab.DistributedSampler(n, workers=workers, timeout=20)
+        training = Training(sampler, n)
+        lanes = 2 if workers > ranks else 1
+        for _ in range(2):
+            batches = [training.step(batch) for batch in training.task.loader(sampler, 3)]
+            assert len(flat(batches)) == len(sampler) == lanes * 9
+            assert sampler.total_size == ranks * len(sampler)
+            assert set(flat(flat(gathered(batches)))) == set(range(n))
+            sampler.end_epoch()
+            assert [sampler.last_report(w)["observed"] for w in range(workers)] == [9] + [8] * (workers - 1)
+        assert same_everywhere((sampler.order_hash(), training.weights()))
+    with pytest.raises(cdgrab.UserError, match="'pad', or 'uneven' and Join, or as many workers as"):
+        cdgrab.DistributedSampler(n, workers=ranks + 1, padding="drop")
+
+
+@case
 def uneven_ranks_train_together_inside_join() -> None:
     """Rank 0 has a batch more than the others."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
@@ -222,6 +243,50 @@ def uneven_ranks_train_together_inside_join() -> None:
         sampler.end_epoch()
     assert same_everywhere(sampler.order_hash())
     assert [sampler.last_report(w)["unobserved"] for w in range(ranks)] == [0] * ranks
+
+
+@case
+def the_hook_takes_units_and_says_so() -> None:
+    n = 16 * dist.get_world_size()
+
+    def hooked() -> Training:
+        training = Training(cdgrab.DistributedSampler(n, order="cd-pair; unit=4", timeout=20), n)
+        training.sampler.register_comm_hook(training.model)
+        return training
+
+    with pytest.raises(cdgrab.UserError, match="batch 8, unit=4: they have to be equal"):
+        next(iter(BatchSampler(hooked().sampler, 8, drop_last=False)))
+    training = hooked()
+    with pytest.raises(cdgrab.UserError, match=r"batch 2, unit=4: they have to be equal.* no_sync"):
+        training.step(next(iter(training.task.loader(training.sampler, 2))), observe=False)
+    training = hooked()
+    for number, batch in enumerate(training.task.loader(training.sampler, 2, num_workers=1)):
+        if number % 2:
+            training.step(batch, observe=False)
+        else:
+            with training.model.no_sync():
+                F.cross_entropy(training.model(batch[1]), batch[2]).backward()
+    training.sampler.end_epoch()
+    assert training.sampler.last_report()["observed"] == 4
+    with pytest.raises(cdgrab.UserError, match="unit= and the number of examples"):
+        cdgrab.DistributedSampler(n, order="d-rr").register_comm_hook(training.model)
+
+
+@case
+def the_hook_averages_inside_join() -> None:
+    """Rank 0 has a unit more than the others; its last mean is its own gradient."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    n = 8 * ranks + 1
+    sampler = cdgrab.DistributedSampler(n, order="cd-pair; unit=4", padding="uneven", timeout=20)
+    training = Training(sampler, n)
+    sampler.register_comm_hook(training.model)
+    for _ in range(2):
+        with Join([training.model, sampler]):
+            batches = [training.step(batch, observe=False) for batch in training.task.loader(sampler)]
+        assert len(batches) == (3 if rank == 0 else 2)
+        sampler.end_epoch()
+        assert [sampler.last_report(w)["observed"] for w in range(ranks)] == [3] + [2] * (ranks - 1)
+    assert same_everywhere((sampler.order_hash(), training.weights()))
 
 
 @case
@@ -261,29 +326,97 @@ def resuming_equals_never_stopping() -> None:
 
 
 @case
+def orders_without_rounds_go_on_from_a_ranks_own_state() -> None:
+    """d-rr, whose ranks hear nothing of each other; rank 0 has an example more, in a batch of its own."""
+    n = 8 * dist.get_world_size() + 1
+
+    def train(sampler: cdgrab.DistributedSampler, batches: list, steps: int, observe: bool) -> None:
+        while steps:
+            for batch in BatchSampler(sampler, 4, drop_last=False):
+                if observe:
+                    loss = torch.zeros(len(batch), requires_grad=True)
+                    sampler.observe(loss, len(batch))
+                    loss.sum().backward()
+                if observe and padding == "drop":
+                    sampler.step()  # of use to nobody, and allowed
+                batches.append(batch)
+                steps -= 1
+                if steps == 0:
+                    break
+
+    for observe, padding in ((True, "pad"), (False, "pad"), (True, "drop")):
+        options = {"order": "d-rr", "padding": padding, "timeout": 20.0}
+        expected: list = []
+        train(cdgrab.DistributedSampler(n, **options), expected, 9, observe)
+        for stop in range(1, 7):
+            sampler, seen = cdgrab.DistributedSampler(n, **options), []
+            train(sampler, seen, stop, observe)
+            for _ in range(2):  # and once more before anything else is handed out
+                state = sampler.state_dict()
+                sampler = cdgrab.DistributedSampler(n, **options)
+                sampler.load_state_dict(state)
+            train(sampler, seen, 9 - stop, observe)
+            assert seen == expected, (observe, padding, stop)
+        dist.barrier()
+
+
+@case
+def several_workers_of_a_rank_go_on_in_their_turn() -> None:
+    ranks = dist.get_world_size()
+    for workers, padding in ((2 * ranks, "pad"), (2 * ranks, "drop"), (ranks + 1, "pad")):
+        n = 4 * workers + 1
+        options = {"workers": workers, "padding": padding, "timeout": 20.0}
+
+        def train(sampler: cdgrab.DistributedSampler, batches: list, steps: int) -> None:
+            for batch in BatchSampler(sampler, 2, drop_last=False):
+                feed(sampler, batch)
+                batches.append(batch)
+                if len(batches) == steps:
+                    return
+
+        expected: list = []
+        train(cdgrab.DistributedSampler(n, **options), expected, -1)
+        for stop in range(1, 4):
+            sampler, seen = cdgrab.DistributedSampler(n, **options), []
+            train(sampler, seen, stop)
+            again = cdgrab.DistributedSampler(n, **options)
+            again.load_state_dict(sampler.state_dict() if stop % 2 else sampler.global_state_dict())
+            train(again, seen, -1)
+            assert seen == expected, (workers, padding, stop)
+
+
+@case
 def another_number_of_workers_visits_what_is_left_once() -> None:
     ranks = dist.get_world_size()
     n = 41
-    sampler = cdgrab.DistributedSampler(n, workers=5, padding="uneven")
-    seen = []
-    for number, batch in enumerate(BatchSampler(sampler, 2, drop_last=False)):
-        if number == 4:
-            break
-        feed(sampler, batch)
-        seen += batch
-    state = sampler.global_state_dict()
-    for workers in (ranks, 2 * ranks, 1):
-        resumed = cdgrab.DistributedSampler(n, workers=workers, padding="uneven")
-        resumed.load_state_dict(state)
-        rest = []
-        for batch in BatchSampler(resumed, 2, drop_last=False):
-            feed(resumed, batch)
-            rest += batch
-        resumed.end_epoch()
-        visited = flat(gathered(seen)) + flat(gathered(rest))
-        assert sorted(visited) == list(range(n)), workers
-        assert same_everywhere(resumed.order_hash())
-        assert sorted(e for order in orders_of(resumed) for e in order) == list(range(n))
+    for order, padding, observe in (
+        ("cd-pair", "uneven", True),
+        ("cd-pair", "pad", True),
+        ("cd-pair", "drop", True),
+        ("d-rr", "pad", False),
+    ):
+        sampler = cdgrab.DistributedSampler(n, order=order, workers=5, padding="uneven")
+        seen = []
+        for batch in islice(BatchSampler(sampler, 2, drop_last=False), 4):
+            if observe:
+                feed(sampler, batch)
+            seen += batch
+        state = sampler.global_state_dict()
+        for workers in (ranks, 2 * ranks, 1 if padding != "drop" else ranks):
+            resumed = cdgrab.DistributedSampler(n, order=order, workers=workers, padding=padding, timeout=20)
+            resumed.load_state_dict(state)
+            batches = list(BatchSampler(resumed, 2, drop_last=False))
+            for batch in batches if observe else []:
+                feed(resumed, batch)
+            resumed.end_epoch()
+            visited = flat(gathered(seen)) + flat(flat(gathered(batches)))
+            assert set(visited) == set(range(n)), (order, padding, workers)
+            if padding == "uneven":
+                assert len(visited) == n
+            else:  # repeats even out the ranks
+                assert same_everywhere(len(batches))
+            assert same_everywhere(resumed.order_hash())
+            assert sorted(e for order in orders_of(resumed) for e in order) == list(range(n))
 
 
 @case
@@ -317,6 +450,21 @@ def a_state_of_other_ranks_goes_on_bit_for_bit() -> None:
     else:
         sampler.load(path)
         assert rest_of(sampler) == json.loads(outcome.read_text())
+
+
+@case
+def a_peek_on_one_rank_is_nobodys_business() -> None:
+    """Its loader fetches the whole share ahead."""
+    n = 8 * dist.get_world_size()
+    sampler = cdgrab.DistributedSampler(n, timeout=20)
+    training = Training(sampler, n)
+    loader = training.task.loader(sampler, 4, num_workers=1)
+    if dist.get_rank() == 0:
+        next(iter(loader))
+    assert len([training.step(batch) for batch in loader]) == 2
+    assert sampler.epoch == 0
+    sampler.end_epoch()
+    assert sampler.last_report()["unobserved"] == 0
 
 
 @case

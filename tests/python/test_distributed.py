@@ -8,6 +8,7 @@ import distributed_cases
 import pytest
 import ranks
 import torch
+import torch.distributed as dist
 from order_server import integer_gradient, next_orders
 from torch.utils.data import BatchSampler
 from training import Task, flat
@@ -82,12 +83,42 @@ def test_repeats_of_several_workers_are_not_balanced():
     assert [sampler.report(w)["observed"] for w in range(3)] == [8, 8, 7]
 
 
+def test_batches_of_two_workers_are_refused_before_anything_is_trained():
+    """Two workers of 10 examples, in batches of 4; d-rr looks at none."""
+    task = Task(20)
+    sampler = cdgrab.DistributedSampler(20, workers=2)
+    with pytest.raises(cdgrab.UserError, match=r"batches of 4, .*\[10, 10\].*drop_last=True"):
+        task.epoch(sampler)
+    assert sampler.report(0)["observed"] == 0
+    batches = task.epoch(sampler, task.loader(sampler, drop_last=True))
+    assert [sorted({e % 2 for e in batch}) for batch in batches] == [[0], [1], [0], [1]]
+    assert len(task.epoch(sampler, task.loader(sampler, 5))) == 4
+    sampler = cdgrab.DistributedSampler(20, order="d-rr", workers=2)
+    task.epoch(sampler)
+    assert [sampler.report(worker)["observed"] for worker in range(2)] == [10, 10]
+
+
 def test_a_peek_at_the_loader_costs_nothing():
     task = Task()
     sampler = cdgrab.DistributedSampler(23)
     first = next(iter(task.loader(sampler)))[0].tolist()
     assert task.epoch(sampler)[0] == first
     assert sampler.epoch == 0
+
+
+@pytest.mark.parametrize("order", ["cd-pair", "d-rr"])
+def test_only_what_is_observed_ends_an_epoch(order, recwarn):
+    """d-rr, which needs no observing, aside; and to forget it is told."""
+    sampler = cdgrab.DistributedSampler(8, order=order)
+    passes = [list(sampler) for _ in range(4)]
+    if order == "d-rr":
+        assert sampler.epoch == 3
+        assert passes[0] != passes[1]
+        assert len(recwarn) == 0
+    else:
+        assert sampler.epoch == 0
+        assert passes[0] == passes[1]
+        assert ["nothing observed" in str(warning.message) for warning in recwarn] == [True]
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5, 6])
@@ -124,7 +155,7 @@ def test_what_changes_with_other_workers_is_logged(caplog):
     assert "2 workers took over from 3" in caplog.text
 
 
-def test_units_of_other_workers_are_taken_at_the_beginning_of_an_epoch():
+def test_units_of_other_workers_are_taken_at_the_beginning_and_the_end_of_an_epoch():
     sampler = cdgrab.DistributedSampler(24, order="cd-pair; unit=4", workers=3)
     other = cdgrab.DistributedSampler(24, order="cd-pair; unit=4", workers=2)
     other.load_state_dict(sampler.global_state_dict())
@@ -132,8 +163,13 @@ def test_units_of_other_workers_are_taken_at_the_beginning_of_an_epoch():
     parameter.grad = torch.ones(2)
     next(iter(BatchSampler(sampler, 4, drop_last=False)))
     sampler.observe_microbatch([parameter])
-    with pytest.raises(cdgrab.StateMismatch, match="in the middle of an epoch, with unit=4"):
+    with pytest.raises(cdgrab.StateMismatch, match=r"in the middle of an epoch, with unit=4.* call end_epoch"):
         other.load_state_dict(sampler.global_state_dict())
+    for _ in BatchSampler(sampler, 4, drop_last=False):
+        sampler.observe_microbatch([parameter])
+    other.load_state_dict(sampler.global_state_dict())
+    assert len(list(other)) == 24
+    assert other.epoch == sampler.epoch + 1
 
 
 def test_files_are_those_of_the_library(tmp_path):
@@ -180,6 +216,27 @@ def test_wrong_calls_are_refused():
     next(iter(sampler))
     with pytest.raises(cdgrab.UserError, match="newest"):
         next(first)
+
+
+def test_a_sampler_is_made_after_the_group(monkeypatch):
+    """Every rank would take itself for the only one, and train on everything."""
+    early = cdgrab.DistributedSampler(8)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(cdgrab.UserError, match=r"WORLD_SIZE is 2.*call init_process_group first"):
+        cdgrab.DistributedSampler(8)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    with pytest.raises(cdgrab.UserError, match="one of 2 now; call init_process_group first"):
+        next(iter(early))
+
+
+@pytest.mark.parametrize("how", ["sampler", "batch_sampler"])
+def test_a_loader_that_keeps_its_own_state_is_refused(how):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    sampler = cdgrab.DistributedSampler(8)
+    given = sampler if how == "sampler" else BatchSampler(sampler, 4, drop_last=False)
+    with pytest.raises(cdgrab.UserError, match="StatefulDataLoader"):
+        next(iter(stateful.StatefulDataLoader(range(8), **{how: given})))
 
 
 def test_shares_may_be_given():
