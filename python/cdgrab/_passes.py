@@ -100,6 +100,7 @@ class Pass(Iterator[int]):
         self._batches = Batches(size, size > 0 and getattr(batches, "drop_last", None) is True)
         self._everything = everything
         self._stream: Iterator[Given] | None = None
+        self._number = 0  # among the sampler's passes
 
     def __iter__(self) -> Pass:
         return self
@@ -108,7 +109,8 @@ class Pass(Iterator[int]):
         sampler = self._sampler
         if self._stream is None:
             self._stream = self._begin()
-        elif sampler._iterator is not self:
+            self._number = sampler._newest
+        elif sampler._newest != self._number:
             raise UserError(
                 "an iterator of a sampler that has begun another pass, or was loaded, since; use the newest"
             )
@@ -124,9 +126,9 @@ class Pass(Iterator[int]):
     def _begin(self) -> Iterator[Given]:
         sampler = self._sampler
         if self._everything is None:
-            lanes = sampler._begin(self, self._batches)
+            lanes = sampler._begin(self._batches)
             return in_turn(lanes, sampler._block)
-        sampler._begin(self, ANY)
+        sampler._begin(ANY)
         if any(sampler._native.position(worker)[1] for worker in sampler._hosted):
             raise UserError("a global order goes on from the first batch of an epoch; load with replay=True")
         return self._everything.stream()

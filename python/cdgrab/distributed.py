@@ -136,7 +136,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._yielded: Counter[int] = Counter()  # by worker: handed to the loader, and the library was not told yet
         self._given: deque[Given] = deque()  # handed out and not observed, oldest first
         self._passed: set[int] = set()  # observed before a load, and handed out again for a loop that skips them
-        self._iterator: Iterator[int] | None = None  # the newest
+        self._newest = 0  # pass, by number: a pass holds its sampler, and the two are no cycle
         self._hooked = False  # DDP averages by the sampler
         self._seen = False  # something was observed in this pass
         self._rounds = False  # or this rank took part in a round
@@ -266,7 +266,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._native.end_epoch()
         self._given.clear()
         self._passed.clear()
-        self._iterator = None
+        self._newest += 1
         self._seen = self._rounds = self._through = self._loaded = self._replays = self._dealt_anew = False
         self._before = [0] * self.workers
         self._start_counting()
@@ -372,7 +372,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._yielded.clear()
         self._given.clear()
         self._passed.clear()
-        self._iterator = None
+        self._newest += 1
         self._seen = self._rounds = self._through = False
         self._loaded, self._replays, self._dealt_anew = True, replay, bool(text)
         self._start_counting()
@@ -462,7 +462,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         if given.repeats or given.example not in self._passed:
             self._given.append(given)
 
-    def _begin(self, iterator: Iterator[int], batches: Batches) -> list[Lane]:
+    def _begin(self, batches: Batches) -> list[Lane]:
         """Start a pass, and the next epoch if this one was trained on; a peek at a loader starts over."""
         require_same_world(self._group)
         if self._hooked and batches.size and self._unit % batches.size:
@@ -482,7 +482,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._start_counting()
         self._given.clear()
         self._seen = self._rounds = self._through = self._loaded = False
-        self._iterator = iterator
+        self._newest += 1
         lanes = self._lanes(batches)
         self._lane_lengths = [len(lane.examples) for lane in lanes]
         self._mixed = batches.size > 0 and mixes(lanes, self._block, batches.size)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """cdgrab.DistributedSampler: the cases of distributed_cases.py on real ranks, and what one process shows."""
 
+import gc
 import os
+import weakref
 from pathlib import Path
 
 import distributed_cases
@@ -237,6 +239,21 @@ def test_a_loader_that_keeps_its_own_state_is_refused(how):
     given = sampler if how == "sampler" else BatchSampler(sampler, 4, drop_last=False)
     with pytest.raises(cdgrab.UserError, match="StatefulDataLoader"):
         next(iter(stateful.StatefulDataLoader(range(8), **{how: given})))
+
+
+def test_a_sampler_goes_with_its_last_reference():
+    """And not when a collector runs, in a process that a loader has forked for instance."""
+    task = Task(lr=0.0)
+    sampler = cdgrab.DistributedSampler(23, overlap=True)
+    task.epoch(sampler)
+    task.epoch(sampler)
+    there = weakref.ref(sampler)
+    gc.disable()
+    try:
+        del sampler
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def test_shares_may_be_given():
