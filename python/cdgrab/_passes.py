@@ -12,7 +12,7 @@ import torch
 import torch.utils.data
 
 from cdgrab._lengths import ANY, Batches
-from cdgrab.errors import UserError
+from cdgrab.errors import UserError, whole_number
 from cdgrab.sampler import asking_for
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class GlobalOrder(torch.utils.data.Sampler[int]):
     """
 
     def __init__(self, sampler: DistributedSampler, block: int) -> None:
+        block = whole_number("block", block)
         if block < 1 or sampler.workers != sampler.num_replicas:
             raise UserError(
                 f"global_order({block}) of {sampler.workers} workers on {sampler.num_replicas} ranks; a block is 1 "

@@ -547,6 +547,16 @@ def a_state_dict_waits_for_nobody() -> None:
 
 
 @case
+def a_group_of_others_is_refused() -> None:
+    group = dist.new_group([0])
+    if dist.get_rank() == 0:
+        assert cdgrab.DistributedSampler(20, group=group).num_replicas == 1
+    else:
+        with pytest.raises(cdgrab.UserError, match="a group that this rank is not in"):
+            cdgrab.DistributedSampler(20, group=group)
+
+
+@case
 def ranks_that_disagree_are_told() -> None:
     group = dist.new_group()
     sampler = cdgrab.DistributedSampler(20, group=group, seed=dist.get_rank(), timeout=5)
