@@ -82,7 +82,7 @@ class GlobalOrder(torch.utils.data.Sampler[int]):
         for worker in range(sampler.workers):
             order = sampler._native.order(worker)
             repeats = max(0, length - len(order))
-            lanes.append(Lane(worker, torch.cat([order[:length], sampler._repeated(worker, 0, repeats)]), repeats, 0))
+            lanes.append(Lane(worker, torch.cat([order[:length], sampler._repeated([worker], 0, repeats)]), repeats, 0))
         return in_turn(lanes, self._block)
 
 

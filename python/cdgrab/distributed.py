@@ -520,19 +520,19 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             count, repeats = self._lengths.lane(self.rank, slot, rest, batches)
             examples = self._native.upcoming(worker, count) if count else torch.empty(0, dtype=torch.int64)
             done = max(0, self._lengths.repeats_in_all(self.rank, slot, batches) - repeats)
-            filled = torch.cat([examples, self._repeated(worker, done, repeats)])
+            own = [worker, *self._hosted] if worker in self._hosted else self._hosted
+            filled = torch.cat([examples, self._repeated(own, done, repeats)])
             lanes.append(Lane(worker, filled, repeats, before * self._unit))
         return lanes
 
-    def _repeated(self, worker: int, done: int, count: int) -> torch.Tensor:
-        """Examples for a worker to repeat, of its own if it has any, after those that it has repeated already."""
-        own = [w for w in (worker, *self._hosted) if w in self._hosted or w == worker < self.workers]
-        orders = [self._native.order(w) for w in own]
+    def _repeated(self, workers: Sequence[int], done: int, count: int) -> torch.Tensor:
+        """Examples to repeat, of the first of these workers that has any, or of all, after so many."""
+        if count == 0:
+            return torch.empty(0, dtype=torch.int64)
+        orders = (self._native.order(worker) for worker in workers)
         head = next((order for order in orders if len(order)), None)
         if head is None:
-            head = torch.cat([self._native.order(other) for other in range(self.workers)])
-        if count == 0:
-            return head[:0]
+            head = torch.cat([self._native.order(worker) for worker in range(self.workers)])
         return head.repeat(-(-(done + count) // len(head)))[done : done + count]
 
     def _outstanding(
@@ -720,6 +720,6 @@ def _share(worker: int, examples: Sequence[int]) -> torch.Tensor:
 
 def _milliseconds(timeout: float | datetime.timedelta) -> int:
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
-    if not 0 < seconds < 1e9:
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
         raise UserError(f"timeout is {timeout!r}; seconds, more than 0 and finite, are needed")
     return max(1, round(1000 * seconds))

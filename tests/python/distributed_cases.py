@@ -217,6 +217,8 @@ def ranks_with_fewer_workers_repeat_whole_batches() -> None:
             assert len(flat(batches)) == len(sampler) == lanes * 9
             assert sampler.total_size == ranks * len(sampler)
             assert set(flat(flat(gathered(batches)))) == set(range(n))
+            if sampler.hosted_workers:  # it repeats what it has
+                assert {e % workers for e in flat(batches)} == set(sampler.hosted_workers)
             sampler.end_epoch()
             assert [sampler.last_report(w)["observed"] for w in range(workers)] == [9] + [8] * (workers - 1)
         assert same_everywhere((sampler.order_hash(), training.weights()))
