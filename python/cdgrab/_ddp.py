@@ -83,6 +83,8 @@ def group_with_messages(group: dist.ProcessGroup | None) -> dist.ProcessGroup | 
         return None
     if group is None:
         group = dist.group.WORLD
+    if not isinstance(group, dist.ProcessGroup) or dist.get_rank(group) < 0:
+        raise UserError("a group that this rank is not in; make the sampler on the group's ranks only")
     if "cpu:" in dist.get_backend_config(group):
         return group
     ranks = dist.get_process_group_ranks(group)

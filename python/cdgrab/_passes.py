@@ -12,7 +12,7 @@ import torch
 import torch.utils.data
 
 from cdgrab._lengths import ANY, Batches
-from cdgrab.errors import UserError
+from cdgrab.errors import UserError, whole_number
 from cdgrab.sampler import asking_for
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class GlobalOrder(torch.utils.data.Sampler[int]):
     """
 
     def __init__(self, sampler: DistributedSampler, block: int) -> None:
+        block = whole_number("block", block)
         if block < 1 or sampler.workers != sampler.num_replicas:
             raise UserError(
                 f"global_order({block}) of {sampler.workers} workers on {sampler.num_replicas} ranks; a block is 1 "
@@ -81,7 +82,7 @@ class GlobalOrder(torch.utils.data.Sampler[int]):
         for worker in range(sampler.workers):
             order = sampler._native.order(worker)
             repeats = max(0, length - len(order))
-            lanes.append(Lane(worker, torch.cat([order[:length], sampler._repeated(worker, 0, repeats)]), repeats, 0))
+            lanes.append(Lane(worker, torch.cat([order[:length], sampler._repeated([worker], 0, repeats)]), repeats, 0))
         return in_turn(lanes, self._block)
 
 
@@ -100,6 +101,7 @@ class Pass(Iterator[int]):
         self._batches = Batches(size, size > 0 and getattr(batches, "drop_last", None) is True)
         self._everything = everything
         self._stream: Iterator[Given] | None = None
+        self._number = 0  # among the sampler's passes
 
     def __iter__(self) -> Pass:
         return self
@@ -108,7 +110,8 @@ class Pass(Iterator[int]):
         sampler = self._sampler
         if self._stream is None:
             self._stream = self._begin()
-        elif sampler._iterator is not self:
+            self._number = sampler._newest
+        elif sampler._newest != self._number:
             raise UserError(
                 "an iterator of a sampler that has begun another pass, or was loaded, since; use the newest"
             )
@@ -124,9 +127,9 @@ class Pass(Iterator[int]):
     def _begin(self) -> Iterator[Given]:
         sampler = self._sampler
         if self._everything is None:
-            lanes = sampler._begin(self, self._batches)
+            lanes = sampler._begin(self._batches)
             return in_turn(lanes, sampler._block)
-        sampler._begin(self, ANY)
+        sampler._begin(ANY)
         if any(sampler._native.position(worker)[1] for worker in sampler._hosted):
             raise UserError("a global order goes on from the first batch of an epoch; load with replay=True")
         return self._everything.stream()

@@ -20,7 +20,7 @@ from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in, req
 from cdgrab._lengths import Batches, Lengths, Rest
 from cdgrab._native import Native, observe_options
 from cdgrab._passes import Given, GlobalOrder, Lane, Pass, mixes
-from cdgrab.errors import StateMismatch, UserError
+from cdgrab.errors import StateMismatch, UserError, whole_number
 from cdgrab.sampler import asking_for, from_entries, to_entries
 
 _PADDINGS = ("pad", "drop", "uneven")
@@ -45,9 +45,9 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
     >>> sampler.report()["observed"]
     10
 
-    Collective, so to be done by every rank: the backward of an observed loss, step(), a pass over the sampler that
-    follows one with observations, end_epoch(), global_state_dict() and save(). A rank that comes to the end of its
-    epoch answers the others until they have come too.
+    Collective, so to be done by every rank: to make one, the backward of an observed loss, step(), a pass over the
+    sampler that follows one with observations, end_epoch(), global_state_dict() and save(). A rank that comes to the
+    end of its epoch answers the others until they have come too.
 
     Args:
         dataset: the data set, or how many examples there are.
@@ -63,7 +63,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         group: the process group; the default one if not given.
         padding: what becomes of workers that have fewer examples than others. ``"pad"``: they repeat some, which are
             trained on and not balanced again; ``"drop"``: the others leave out their last; ``"uneven"``: nothing; train
-            DDP inside ``Join([model, sampler])`` then.
+            DDP inside ``Join([model, sampler])`` then. ``"drop"`` needs as many workers on every rank.
         overlap: balance on a thread of its own, while training goes on. The same order.
         timeout: seconds that a rank waits for another before it raises CommunicationError.
         hold_limit: bytes that a rank may hold until signs fall (docs/distributed.md, what it costs).
@@ -103,25 +103,25 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._group = group_with_messages(group)
         # torch's own __init__ would ask for a process group where one process has none.
         self.num_replicas, self.rank = place_in(self._group, num_replicas, rank)
-        self.dataset: Any = range(dataset) if isinstance(dataset, int) else dataset
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.dataset: Any = dataset
+        if isinstance(dataset, int):
+            self.dataset = range(whole_number("dataset", dataset, least=0))
+        self.shuffle, self.seed, self.drop_last = shuffle, whole_number("seed", seed), drop_last
         self._padding = _padding(padding, drop_last)
         self._strict = strict
-        if isinstance(timeout, datetime.timedelta):
-            timeout = timeout.total_seconds()
         if shares is not None and workers not in (None, len(shares)):
             raise UserError(f"workers={workers} and shares of {len(shares)}; leave workers out")
         self._native = Native(
             "DistributedSampler",
             len(self.dataset),
             order,
-            self.num_replicas if workers is None else workers,
-            None if shares is None else [torch.as_tensor(share, dtype=torch.int64) for share in shares],
-            seed,
+            self.num_replicas if workers is None else whole_number("workers", workers, least=1),
+            None if shares is None else [_share(number, share) for number, share in enumerate(shares)],
+            self.seed,
             "" if self._group is None else self._group.group_name,
-            max(1, round(1000 * timeout)),
+            _milliseconds(timeout),
             overlap,
-            -1 if hold_limit is None else hold_limit,
+            -1 if hold_limit is None else whole_number("hold_limit", hold_limit, least=0),
             [list(shape) for shape in shapes],
         )
         self._hosted = range(self._native.first_worker(), self._native.first_worker() + self._native.hosted())
@@ -136,7 +136,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._yielded: Counter[int] = Counter()  # by worker: handed to the loader, and the library was not told yet
         self._given: deque[Given] = deque()  # handed out and not observed, oldest first
         self._passed: set[int] = set()  # observed before a load, and handed out again for a loop that skips them
-        self._iterator: Iterator[int] | None = None  # the newest
+        self._newest = 0  # pass, by number: a pass holds its sampler, and the two are no cycle
         self._hooked = False  # DDP averages by the sampler
         self._seen = False  # something was observed in this pass
         self._rounds = False  # or this rank took part in a round
@@ -161,6 +161,12 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         return (
             f"cdgrab.DistributedSampler({len(self.dataset)}, order={self.order!r}, epoch {self.epoch}, "
             f"{self.workers} workers, rank {self.rank} of {self.num_replicas})"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise UserError(
+            "a sampler of many ranks cannot be copied or pickled, since the ranks are connected by it; save its "
+            "state_dict() and load it into a new one"
         )
 
     def global_order(self, block: int) -> GlobalOrder:
@@ -266,7 +272,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._native.end_epoch()
         self._given.clear()
         self._passed.clear()
-        self._iterator = None
+        self._newest += 1
         self._seen = self._rounds = self._through = self._loaded = self._replays = self._dealt_anew = False
         self._before = [0] * self.workers
         self._start_counting()
@@ -354,9 +360,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
     def load_state_dict(self, state: Mapping[str, Any], *, replay: bool = False) -> None:
         """Take back what state_dict() or global_state_dict() gave; local, on all ranks.
 
-        Iteration goes on where training stood, with the examples that were not observed, bit for bit if there are as
-        many workers, and else with each of them once; the log says what changed. With `replay` it goes on at the first
-        example of the same epoch, for loops that skip the batches that were trained on.
+        Iteration goes on where training stood, with the examples that were not observed (for orders that nobody has
+        observed, d-rr, not handed out), bit for bit if there are as many workers, and else with all of them; the log
+        says what changed. With `replay` it goes on at the first example of the same epoch, for loops that skip the
+        batches that were trained on.
         """
         kinds = from_entries(state)
         self._require_whole_units(kinds[0], kinds[3])
@@ -372,7 +379,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._yielded.clear()
         self._given.clear()
         self._passed.clear()
-        self._iterator = None
+        self._newest += 1
         self._seen = self._rounds = self._through = False
         self._loaded, self._replays, self._dealt_anew = True, replay, bool(text)
         self._start_counting()
@@ -462,7 +469,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         if given.repeats or given.example not in self._passed:
             self._given.append(given)
 
-    def _begin(self, iterator: Iterator[int], batches: Batches) -> list[Lane]:
+    def _begin(self, batches: Batches) -> list[Lane]:
         """Start a pass, and the next epoch if this one was trained on; a peek at a loader starts over."""
         require_same_world(self._group)
         if self._hooked and batches.size and self._unit % batches.size:
@@ -482,7 +489,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         self._start_counting()
         self._given.clear()
         self._seen = self._rounds = self._through = self._loaded = False
-        self._iterator = iterator
+        self._newest += 1
         lanes = self._lanes(batches)
         self._lane_lengths = [len(lane.examples) for lane in lanes]
         self._mixed = batches.size > 0 and mixes(lanes, self._block, batches.size)
@@ -513,19 +520,19 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             count, repeats = self._lengths.lane(self.rank, slot, rest, batches)
             examples = self._native.upcoming(worker, count) if count else torch.empty(0, dtype=torch.int64)
             done = max(0, self._lengths.repeats_in_all(self.rank, slot, batches) - repeats)
-            filled = torch.cat([examples, self._repeated(worker, done, repeats)])
+            own = [worker, *self._hosted] if worker in self._hosted else self._hosted
+            filled = torch.cat([examples, self._repeated(own, done, repeats)])
             lanes.append(Lane(worker, filled, repeats, before * self._unit))
         return lanes
 
-    def _repeated(self, worker: int, done: int, count: int) -> torch.Tensor:
-        """Examples for a worker to repeat, of its own if it has any, after those that it has repeated already."""
-        own = [w for w in (worker, *self._hosted) if w in self._hosted or w == worker < self.workers]
-        orders = [self._native.order(w) for w in own]
+    def _repeated(self, workers: Sequence[int], done: int, count: int) -> torch.Tensor:
+        """Examples to repeat, of the first of these workers that has any, or of all, after so many."""
+        if count == 0:
+            return torch.empty(0, dtype=torch.int64)
+        orders = (self._native.order(worker) for worker in workers)
         head = next((order for order in orders if len(order)), None)
         if head is None:
-            head = torch.cat([self._native.order(other) for other in range(self.workers)])
-        if count == 0:
-            return head[:0]
+            head = torch.cat([self._native.order(worker) for worker in range(self.workers)])
         return head.repeat(-(-(done + count) // len(head)))[done : done + count]
 
     def _outstanding(
@@ -610,6 +617,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             rows = list(per_sample_grads.values())
         else:
             rows = list(per_sample_grads)
+        if not rows or any(row.dim() == 0 for row in rows):
+            raise UserError("step: no gradients, or one without rows; one row per example, B x d or B x .., is needed")
         given = self._outstanding(None if indices is not None else len(rows[0]), indices, "step")
         if len(given) != len(rows[0]):
             raise UserError(f"step: {len(rows[0])} rows and {len(given)} examples; one example per row is needed")
@@ -655,7 +664,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         if not (self._seen and 0 < self._batch <= outstanding and self._balances):
             return
         text = (
-            f"epoch {self.epoch} ends with {outstanding} units handed out and not observed; they keep their place in "
+            f"epoch {self.epoch} ends with {outstanding} units handed out and not observed; they go to the middle of "
             "the next order. Observe every batch"
         )
         if self._strict:
@@ -700,3 +709,17 @@ def _padding(padding: str | None, drop_last: bool) -> str:
         allowed = "'drop' goes with drop_last=True" if drop_last else f"{', '.join(map(repr, _PADDINGS))} are allowed"
         raise UserError(f"padding is {padding!r}; {allowed}")
     return padding
+
+
+def _share(worker: int, examples: Sequence[int]) -> torch.Tensor:
+    share = torch.as_tensor(examples)
+    if len(share) and (share.is_floating_point() or share.dtype == torch.bool):
+        raise UserError(f"the share of worker {worker} holds {share.dtype}; numbers of examples are whole")
+    return share.to(torch.int64)
+
+
+def _milliseconds(timeout: float | datetime.timedelta) -> int:
+    seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
+        raise UserError(f"timeout is {timeout!r}; seconds, more than 0 and finite, are needed")
+    return max(1, round(1000 * seconds))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -53,3 +54,15 @@ def translated(function: F) -> F:
             raise _KINDS[found[1]](found[2].strip()) from None
 
     return call  # type: ignore[return-value]
+
+
+def whole_number(name: str, value: object, least: int = -(2**63)) -> int:
+    """An argument that counts something, as the library takes it. Throws UserError."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or not least <= number < 2**63:
+        allowed = f", {least} or more," if least > -(2**63) else " of 64 bits"
+        raise UserError(f"{name} is {value!r}; a whole number{allowed} is needed")
+    return number

@@ -220,6 +220,8 @@ def ranks_with_fewer_workers_repeat_whole_batches() -> None:
             assert len(flat(batches)) == len(sampler) == lanes * 9
             assert sampler.total_size == ranks * len(sampler)
             assert set(flat(flat(gathered(batches)))) == set(range(n))
+            if sampler.hosted_workers:  # it repeats what it has
+                assert {e % workers for e in flat(batches)} == set(sampler.hosted_workers)
             sampler.end_epoch()
             assert [sampler.last_report(w)["observed"] for w in range(workers)] == [9] + [8] * (workers - 1)
         assert same_everywhere((sampler.order_hash(), training.weights()))
@@ -573,6 +575,16 @@ def a_state_dict_waits_for_nobody() -> None:
     else:
         dist.barrier()  # rank 0 is through
         sampler.state_dict()
+
+
+@case
+def a_group_of_others_is_refused() -> None:
+    group = dist.new_group([0])
+    if dist.get_rank() == 0:
+        assert cdgrab.DistributedSampler(20, group=group).num_replicas == 1
+    else:
+        with pytest.raises(cdgrab.UserError, match="a group that this rank is not in"):
+            cdgrab.DistributedSampler(20, group=group)
 
 
 @case

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """cdgrab.DistributedSampler: the cases of distributed_cases.py on real ranks, and what one process shows."""
 
+import copy
+import gc
 import os
+import pickle
+import weakref
 from pathlib import Path
 
 import distributed_cases
@@ -191,11 +195,19 @@ def test_files_are_those_of_the_library(tmp_path):
         ({"padding": "pad", "drop_last": True}, "goes with drop_last"),
         ({"workers": 2, "shares": [[0, 1, 2]]}, "leave workers out"),
         ({"workers": 0}, "workers"),
+        ({"workers": "2"}, "workers is '2'; a whole number"),
+        ({"seed": 1.5}, "seed is 1.5; a whole number"),
+        ({"seed": 2**63}, "a whole number of 64 bits"),
+        ({"timeout": 0}, "timeout is 0; seconds"),
+        ({"timeout": float("inf")}, "timeout is inf; seconds"),
+        ({"hold_limit": -5}, "hold_limit is -5; a whole number, 0 or more"),
+        ({"shares": [[0, 1.5], [2]]}, "the share of worker 0"),
+        ({"dataset": -3}, "dataset is -3; a whole number, 0 or more"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, words):
     with pytest.raises(cdgrab.UserError, match=words):
-        cdgrab.DistributedSampler(3, **arguments)
+        cdgrab.DistributedSampler(**{"dataset": 3, **arguments})
 
 
 def test_wrong_calls_are_refused():
@@ -209,6 +221,14 @@ def test_wrong_calls_are_refused():
         sampler.register_comm_hook(task.model)
     with pytest.raises(cdgrab.UserError, match="every rank has one worker"):
         cdgrab.DistributedSampler(23, workers=2).global_order(4)
+    with pytest.raises(cdgrab.UserError, match="block is"):
+        sampler.global_order(2.5)
+    for nothing in ([], {}, torch.ones(())):
+        with pytest.raises(cdgrab.UserError, match="one row per example"):
+            sampler.step(nothing)
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(cdgrab.UserError, match="state_dict"):
+            copied(sampler)
     with pytest.raises(cdgrab.StateMismatch, match="version"):
         sampler.load_state_dict({})
     first = iter(sampler)
@@ -237,6 +257,21 @@ def test_a_loader_that_keeps_its_own_state_is_refused(how):
     given = sampler if how == "sampler" else BatchSampler(sampler, 4, drop_last=False)
     with pytest.raises(cdgrab.UserError, match="StatefulDataLoader"):
         next(iter(stateful.StatefulDataLoader(range(8), **{how: given})))
+
+
+def test_a_sampler_goes_with_its_last_reference():
+    """And not when a collector runs, in a process that a loader has forked for instance."""
+    task = Task(lr=0.0)
+    sampler = cdgrab.DistributedSampler(23, overlap=True)
+    task.epoch(sampler)
+    task.epoch(sampler)
+    there = weakref.ref(sampler)
+    gc.disable()
+    try:
+        del sampler
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def test_shares_may_be_given():
