@@ -22,6 +22,11 @@ Tensor only_of(const Tensor& gradient, const Layout& layout, std::int64_t batch,
   return masked.view(gradient.sizes());
 }
 
+/// Whatever less the step was computed in.
+at::ScalarType type_of_rows(const Moment& moment) {
+  return moment.any_gradient().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 /// The edges to what has examples in it, and where.
 std::vector<std::pair<std::size_t, Layout>> data_edges(const Moment& moment) {
   std::vector<std::pair<std::size_t, Layout>> all;
@@ -34,12 +39,27 @@ std::vector<std::pair<std::size_t, Layout>> data_edges(const Moment& moment) {
   return all;
 }
 
+/// The gradients of all outputs, one example's only.
+variable_list arriving_for(const Moment& moment, std::int64_t example) {
+  variable_list arriving(moment.gradients.size());
+  for (std::size_t k = 0; k < arriving.size(); ++k)
+    if (moment.gradients[k].defined())
+      arriving[k] =
+          only_of(moment.gradients[k], in_output(moment.node, k, moment.layout), moment.batch, example);
+  return arriving;
+}
+
+/// As autograd would accumulate it: strided, and summed over what was broadcast.
+Tensor dense_of(const Tensor& sent, at::IntArrayRef shape) {
+  return at::sum_to(sent.layout() == at::kStrided ? sent : sent.to_dense(), shape);
+}
+
 void require_apart(const Moment& moment, const Tensor& sent, const Layout& layout, std::int64_t example) {
   constexpr double kRounding = 1e-6;
   const Tensor largest = batch_first(sent, layout, moment.batch).flatten(1).abs().amax(1).to(at::kDouble);
   const double own = largest[example].item<double>();
   largest[example] = 0.0;
-  if (largest.max().item<double>() <= kRounding * own || moment.batch == 1) return;
+  if (!(largest.max().item<double>() > kRounding * own)) return;  // what is not finite proves nothing
   throw UserError(
       "observe", fmt::format("{} sends gradients of one example to the place of another: the examples cannot "
                              "be told apart below it. Leave the parameters below it out "
@@ -52,37 +72,26 @@ void require_apart(const Moment& moment, const Tensor& sent, const Layout& layou
 std::size_t bytes_by_example(const Moment& moment, const std::vector<std::size_t>& slots) {
   std::int64_t entries = 0;
   for (const std::size_t slot : slots) entries += c10::multiply_integers(edge_shape(moment.node, slot));
-  return static_cast<std::size_t>(entries * moment.batch) * sizeof(float);
+  return static_cast<std::size_t>(entries * moment.batch) * c10::elementSize(type_of_rows(moment));
 }
 
 std::vector<Contribution> apply_by_example(const Moment& moment, const std::vector<std::size_t>& slots) {
   keep_what_was_saved(moment.node);
   const auto data = data_edges(moment);
-  std::vector<Tensor> rows(slots.size());
+  std::vector<Tensor> rows;
+  for (const std::size_t slot : slots)
+    rows.push_back(at::zeros({moment.batch, c10::multiply_integers(edge_shape(moment.node, slot))},
+                             moment.any_gradient().options().dtype(type_of_rows(moment))));
   for (std::int64_t example = 0; example < moment.batch; ++example) {
-    variable_list arriving(moment.gradients.size());
-    for (std::size_t k = 0; k < arriving.size(); ++k)
-      if (moment.gradients[k].defined())
-        arriving[k] =
-            only_of(moment.gradients[k], in_output(moment.node, k, moment.layout), moment.batch, example);
-    const variable_list sent = (*moment.node)(std::move(arriving));
+    const variable_list sent = (*moment.node)(arriving_for(moment, example));
     for (const auto& [slot, layout] : data)
       if (sent.at(slot).defined()) require_apart(moment, sent[slot], layout, example);
-    for (std::size_t k = 0; k < slots.size(); ++k) {
-      const Tensor& one = sent.at(slots[k]);
-      if (!one.defined()) continue;
-      const Tensor dense = one.layout() == at::kStrided ? one : one.to_dense();
-      const Tensor fitting = at::sum_to(dense, edge_shape(moment.node, slots[k]));
-      if (!rows[k].defined()) rows[k] = at::zeros({moment.batch, fitting.numel()}, fitting.options());
-      rows[k][example].copy_(fitting.reshape({-1}));
-    }
+    for (std::size_t k = 0; k < slots.size(); ++k)
+      if (const Tensor& one = sent.at(slots[k]); one.defined())
+        rows[k][example].copy_(dense_of(one, edge_shape(moment.node, slots[k])).reshape({-1}));
   }
   std::vector<Contribution> all;
-  for (std::size_t k = 0; k < slots.size(); ++k) {
-    const auto numel = c10::multiply_integers(edge_shape(moment.node, slots[k]));
-    const Tensor none = at::zeros({moment.batch, numel}, moment.any_gradient().options());
-    all.push_back(Contribution::of_rows(rows[k].defined() ? rows[k] : none));
-  }
+  for (Tensor& of_edge : rows) all.push_back(Contribution::of_rows(std::move(of_edge)));
   return all;
 }
 

@@ -7,70 +7,83 @@
 namespace cdgrab::torch {
 namespace {
 
-/// What arrives at the gates, and what they see: (T, B, ..) in the sequence in which steps were made.
-struct Gates {
-  Tensor gradients;  ///< of the sums before the nonlinearities, (T, B, 4 H)
-  Tensor inputs;     ///< (T, B, I)
-  Tensor states;     ///< before each step, (T, B, H)
+using Lstm = nodes::MkldnnRnnLayerBackward0;
+
+/// All of (T, B, ..), in the sequence in which steps were made.
+struct Steps {
+  Tensor inputs;
+  Tensor states;                  ///< before each step
+  Tensor in, forget, fresh, out;  ///< gates
+  std::vector<Tensor> cells;      ///< before each step, and after the last
+  Tensor recurrent;               ///< the weight of the states
 };
 
-Tensor in_sequence(const Tensor& steps, bool reverse) { return reverse ? steps.flip(0) : steps; }
+Tensor in_sequence(const Tensor& steps, const Lstm& node) { return node.reverse ? steps.flip(0) : steps; }
 
-Gates gates_of_lstm(const Moment& moment) {
-  auto* node = static_cast<nodes::MkldnnRnnLayerBackward0*>(moment.node);
-  if (node->mode != 2)  // as at::native numbers the kinds
-    throw InvariantError("observe", "a fused recurrent layer that is no LSTM");
-  const auto type = moment.any_gradient().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+Steps steps_of(Lstm& node, at::ScalarType type) {
   const auto read = [&](::torch::autograd::SavedVariable& variable) {
-    return saved(variable, moment.node).to(type);
+    return saved(variable, &node).to(type);
   };
-  const Tensor inputs = in_sequence(read(node->input_), node->reverse);
-  const Tensor outputs = in_sequence(read(node->result0_), node->reverse);
-  const Tensor recurrent = read(node->weight1_);
-  const Tensor first_state = read(node->hx__).reshape({1, outputs.size(1), outputs.size(2)});
-  const Tensor first_cell = read(node->cx__).reshape({outputs.size(1), outputs.size(2)});
-  const std::int64_t steps = outputs.size(0);
-  const Tensor states = at::cat({first_state, outputs.narrow(0, 0, steps - 1)});
+  Steps steps;
+  steps.inputs = in_sequence(read(node.input_), node);
+  steps.recurrent = read(node.weight1_);
+  const Tensor outputs = in_sequence(read(node.result0_), node);
+  const std::int64_t count = outputs.size(0);
+  const Tensor first = read(node.hx__).reshape({1, outputs.size(1), outputs.size(2)});
+  steps.states = at::cat({first, outputs.narrow(0, 0, count - 1)});
 
-  Tensor sums = at::matmul(inputs, read(node->weight0_).t()) + at::matmul(states, recurrent.t());
-  if (node->has_biases) sums = sums + read(node->weight2_) + read(node->weight3_);
+  Tensor sums =
+      at::matmul(steps.inputs, read(node.weight0_).t()) + at::matmul(steps.states, steps.recurrent.t());
+  if (node.has_biases) sums = sums + read(node.weight2_) + read(node.weight3_);
   const auto parts = sums.chunk(4, 2);
-  const Tensor in = parts[0].sigmoid();
-  const Tensor forget = parts[1].sigmoid();
-  const Tensor fresh = parts[2].tanh();
-  const Tensor out = parts[3].sigmoid();
-  std::vector<Tensor> cells = {first_cell};
-  for (std::int64_t t = 0; t < steps; ++t) cells.push_back(forget[t] * cells.back() + in[t] * fresh[t]);
+  steps.in = parts[0].sigmoid();
+  steps.forget = parts[1].sigmoid();
+  steps.fresh = parts[2].tanh();
+  steps.out = parts[3].sigmoid();
+  steps.cells = {read(node.cx__).reshape({outputs.size(1), outputs.size(2)})};
+  for (std::int64_t t = 0; t < count; ++t)
+    steps.cells.push_back(steps.forget[t] * steps.cells.back() + steps.in[t] * steps.fresh[t]);
+  return steps;
+}
 
-  const auto arriving = [&](std::size_t output, at::IntArrayRef shape) {
+/// What arrives at the sums before the gates, (T, B, 4 H).
+Tensor gradients_at_gates(const Moment& moment, const Lstm& node, const Steps& steps) {
+  const auto arriving = [&](std::size_t output, const Tensor& like) {
     const Tensor& g = moment.gradients.at(output);
-    return g.defined() ? g.to(type).reshape(shape) : at::zeros(shape, outputs.options());
+    return g.defined() ? g.to(like.scalar_type()).reshape(like.sizes()) : at::zeros_like(like);
   };
-  const Tensor at_outputs = in_sequence(arriving(0, outputs.sizes()), node->reverse);
-  Tensor at_state = arriving(1, first_cell.sizes());
-  Tensor at_cell = arriving(2, first_cell.sizes());
-  Tensor gradients = at::empty_like(sums);
-  for (std::int64_t t = steps - 1; t >= 0; --t) {
-    const Tensor squashed = cells[static_cast<std::size_t>(t) + 1].tanh();
+  const Tensor at_outputs = in_sequence(arriving(0, steps.states), node);
+  Tensor at_state = arriving(1, steps.cells.front());
+  Tensor at_cell = arriving(2, steps.cells.front());
+  std::vector<Tensor> all(steps.cells.size() - 1);
+  for (std::size_t k = all.size(); k-- > 0;) {
+    const auto t = static_cast<std::int64_t>(k);
+    const Tensor in = steps.in[t];
+    const Tensor forget = steps.forget[t];
+    const Tensor fresh = steps.fresh[t];
+    const Tensor out = steps.out[t];
+    const Tensor squashed = steps.cells[k + 1].tanh();
     const Tensor h = at_outputs[t] + at_state;
-    const Tensor c = at_cell + h * out[t] * (1 - squashed * squashed);
-    const Tensor step = at::cat({c * fresh[t] * in[t] * (1 - in[t]),
-                                 c * cells[static_cast<std::size_t>(t)] * forget[t] * (1 - forget[t]),
-                                 c * in[t] * (1 - fresh[t] * fresh[t]), h * squashed * out[t] * (1 - out[t])},
-                                1);
-    gradients[t].copy_(step);
-    at_state = at::mm(step, recurrent);
-    at_cell = c * forget[t];
+    const Tensor c = at_cell + h * out * (1 - squashed * squashed);
+    all[k] = at::cat({c * fresh * in * (1 - in), c * steps.cells[k] * forget * (1 - forget),
+                      c * in * (1 - fresh * fresh), h * squashed * out * (1 - out)},
+                     1);
+    at_state = at::mm(all[k], steps.recurrent);
+    at_cell = c * forget;
   }
-  return {gradients, inputs, states};
+  return at::stack(all);
 }
 
 }  // namespace
 
 Contribution lstm_rule(const Moment& moment) {
   if (moment.kept.empty()) {
-    const Gates gates = gates_of_lstm(moment);
-    for (const Tensor& part : {gates.gradients, gates.inputs, gates.states})
+    auto& node = *static_cast<Lstm*>(moment.node);
+    if (node.mode != 2)  // as at::native numbers the kinds
+      throw InvariantError("observe", "a fused recurrent layer that is no LSTM");
+    const auto type = moment.any_gradient().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const Steps steps = steps_of(node, type);
+    for (const Tensor& part : {gradients_at_gates(moment, node, steps), steps.inputs, steps.states})
       moment.kept.push_back(part.transpose(0, 1));
   }
   const Tensor& gradients = moment.kept[0];
