@@ -72,7 +72,7 @@ class Sampler(base.Sampler):
     ) -> None:
         """As cdgrab.Sampler.observe, of this process's next batch.
 
-        A batch that Accelerate has filled up with repeats is passed over: its examples keep their place.
+        A batch that Accelerate has filled up with repeats is passed over: its examples go to the middle.
         """
         if self._processes == 0:
             raise UserError("observe before attach(accelerator, loader); call it with the prepared loader")
