@@ -345,8 +345,8 @@ class Sampler(torch.utils.data.Sampler[int]):
     def _complain_of_unobserved(self) -> None:
         self._complain(
             "unobserved",
-            f"epoch {self.epoch} ends with {self._native.outstanding()} units handed out and not observed; they keep "
-            "their place in the next order. If the loader prefetches across epochs, name the examples: "
+            f"epoch {self.epoch} ends with {self._native.outstanding()} units handed out and not observed; they go "
+            "to the middle of the next order. If the loader prefetches across epochs, name the examples: "
             "observe(loss, indices=..); with unit=, observe every unit",
         )
 
