@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An LSTM language model. The cells are made of linear layers: observe() does not cover fused ones.
+// An LSTM language model. The cells are made of linear layers, in float32 and float64 alike.
 #include <cmath>
 
 #include "tasks/language.hpp"
