@@ -107,11 +107,11 @@ StepBytes count_workers(const StepShape& step, std::size_t workers) {
 }  // namespace
 
 StepBytes count_bytes(const StepShape& step, std::size_t workers) {
-  constexpr std::size_t kThreads = 256;
-  if (workers <= kThreads) return count_workers(step, workers);
-  const StepBytes one = count_workers(step, kThreads / 2);
-  const StepBytes two = count_workers(step, kThreads);
-  return grown(one, two, static_cast<double>(workers) / static_cast<double>(kThreads / 2) - 1.0);
+  constexpr std::size_t kThreads = 128;
+  if (workers <= 2 * kThreads) return count_workers(step, workers);
+  const StepBytes one = count_workers(step, kThreads);
+  const StepBytes two = count_workers(step, 2 * kThreads);
+  return grown(one, two, static_cast<double>(workers) / static_cast<double>(kThreads) - 1.0);
 }
 
 }  // namespace cdgrab::cli
