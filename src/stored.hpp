@@ -6,12 +6,17 @@
 
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "cdgrab/bytes.hpp"
 #include "cdgrab/error.hpp"
 #include "cdgrab/state.hpp"
 
 namespace cdgrab {
+
+/// Of vectors, which are float or double.
+template <class T>
+inline constexpr DType kTypeOf = std::is_same_v<T, float> ? DType::kF32 : DType::kF64;
 
 /// An integer that counts something. Throws StateMismatch, in the name of `where`, if it is negative.
 inline std::uint64_t stored_count(const State& state, std::string_view key, std::string_view where) {

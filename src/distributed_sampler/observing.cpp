@@ -10,14 +10,12 @@
 #include "cdgrab/error.hpp"
 #include "distributed_sampler/impl.hpp"
 #include "kernels/kernels.hpp"
+#include "stored.hpp"
 
 namespace cdgrab {
 namespace {
 
 constexpr const char* kAverage = "DistributedSampler::average";
-
-template <class T>
-constexpr DType kTypeOf = std::is_same_v<T, float> ? DType::kF32 : DType::kF64;
 
 }  // namespace
 

@@ -11,13 +11,13 @@
 namespace cdgrab {
 namespace {
 
-constexpr const char* kWhere = "DistributedSampler";
+constexpr const char* kMaking = "DistributedSampler";
 
 const Spec& checked(const Spec& spec) {
   if (spec.distributed()) return spec;
-  throw UserError(kWhere, fmt::format("`{}` is an order of one worker; use cd-pair, id-pair or d-rr, or a "
-                                      "Sampler",
-                                      print_spec(spec)));
+  throw UserError(kMaking, fmt::format("`{}` is an order of one worker; use cd-pair, id-pair or d-rr, or a "
+                                       "Sampler",
+                                       print_spec(spec)));
 }
 
 std::vector<std::size_t> unit_counts(const Shares& shares, std::size_t unit) {
@@ -60,15 +60,15 @@ DistributedSampler::Impl::Impl(Shares shares, const Spec& spec, Communicator& co
       sender_(std::move(geometry.sender)),
       own_geometry_(sender_ == nullptr && !options_.local_geometry) {
   if ((sender_ == nullptr) != (geometry.holder == nullptr))
-    throw UserError(kWhere, "one side of a sliced geometry; give the sender and the holder, or neither");
+    throw UserError(kMaking, "one side of a sliced geometry; give the sender and the holder, or neither");
   if (sender_ != nullptr && !coordinates())
-    throw UserError(kWhere, fmt::format("a sliced geometry for `{}`; only cd-pair has one: id-pair takes "
-                                        "DistributedOptions::local_geometry",
-                                        print_spec(spec_)));
+    throw UserError(kMaking, fmt::format("a sliced geometry for `{}`; only cd-pair has one: id-pair takes "
+                                         "DistributedOptions::local_geometry",
+                                         print_spec(spec_)));
   if (options_.local_geometry && !independent())
-    throw UserError(kWhere, fmt::format("a local geometry for `{}`; only id-pair has one: cd-pair takes a "
-                                        "sliced geometry",
-                                        print_spec(spec_)));
+    throw UserError(kMaking, fmt::format("a local geometry for `{}`; only id-pair has one: cd-pair takes a "
+                                         "sliced geometry",
+                                         print_spec(spec_)));
   make_workers();
   for (std::size_t w = hosted_.begin; w < hosted_.end && options_.local_geometry; ++w) {
     here(w).geometry = options_.local_geometry(w);
@@ -145,7 +145,7 @@ void DistributedSampler::Impl::start_epoch_rounds() {
 Epoch& DistributedSampler::Impl::any_epoch(std::size_t worker) {
   if (worker < epochs_.size()) return epochs_[worker];
   throw UserError(
-      kWhere, fmt::format("worker {} of {}; allowed are 0..{}", worker, epochs_.size(), epochs_.size() - 1));
+      kMaking, fmt::format("worker {} of {}; allowed are 0..{}", worker, epochs_.size(), epochs_.size() - 1));
 }
 
 Epoch& DistributedSampler::Impl::hosted_epoch(std::size_t worker, const char* where) {

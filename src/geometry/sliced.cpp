@@ -10,15 +10,13 @@
 #include "cdgrab/error.hpp"
 #include "cdgrab/sliced_geometry.hpp"
 #include "kernels/kernels.hpp"
+#include "stored.hpp"
 
 namespace cdgrab {
 namespace {
 
 /// Coordinates of a difference that are looked at while they are still in the first cache.
 constexpr std::size_t kSliceTile = 1024;
-
-template <class T>
-constexpr DType kTypeOf = std::is_same_v<T, float> ? DType::kF32 : DType::kF64;
 
 template <class T>
 Array array_of(const T* values, std::size_t size) {

@@ -17,7 +17,7 @@
 namespace cdgrab {
 namespace {
 
-constexpr const char* kWhere = "DistributedSampler";
+constexpr const char* kRound = "DistributedSampler";
 constexpr const char* kLoad = "DistributedSampler::load";
 
 /// Of a pair that waits for its partner or its sign.
@@ -143,7 +143,7 @@ bool Coordinator::round(Call call, Outgoing& outgoing, Averaging* averaging) {
     return std::all_of(heads.begin(), heads.end(),
                        [](const Message& m) { return m.call == Call::kEndEpoch; });
   } catch (const CommunicationError& error) {
-    throw CommunicationError(kWhere, fmt::format("epoch {}, step {}, on rank {} of {}: {}", epoch_,
+    throw CommunicationError(kRound, fmt::format("epoch {}, step {}, on rank {} of {}: {}", epoch_,
                                                  step_.load(), rank_, ranks_, error.what()));
   }
 }
@@ -249,7 +249,7 @@ void Coordinator::require_room(const std::vector<Message>& heads) const {
     }
     if (bytes <= limit) continue;
     throw UserError(
-        kWhere, fmt::format("epoch {}, step {}: rank {} would hold {} bytes of pair differences until their "
+        kRound, fmt::format("epoch {}, step {}: rank {} would hold {} bytes of pair differences until their "
                             "signs fall; hold_limit allows {}: raise it, observe fewer vectors per step, "
                             "keep the workers in step, or shorten the vectors with sketch=",
                             epoch_, step_.load(), r, bytes, limit));

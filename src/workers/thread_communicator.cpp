@@ -15,7 +15,7 @@
 namespace cdgrab {
 namespace {
 
-constexpr const char* kWhere = "ThreadCommunicator";
+constexpr const char* kThreads = "ThreadCommunicator";
 
 }  // namespace
 
@@ -112,7 +112,7 @@ class ThreadCommunicator::Meeting {
     changed_.notify_all();
   }
   void throw_if_broken() const {
-    if (!broken_.empty()) throw CommunicationError(kWhere, broken_);
+    if (!broken_.empty()) throw CommunicationError(kThreads, broken_);
   }
 
   [[nodiscard]] bool all_came(std::uint64_t time) const { return missing(time) == ranks(); }
@@ -144,7 +144,7 @@ ThreadCommunicator::ThreadCommunicator(std::shared_ptr<Meeting> meeting, std::si
 ThreadCommunicator::~ThreadCommunicator() { meeting_->leave(rank_); }
 
 std::vector<std::unique_ptr<Communicator>> ThreadCommunicator::make(std::size_t ranks) {
-  if (ranks == 0) throw UserError(kWhere, "0 ranks; there has to be at least one");
+  if (ranks == 0) throw UserError(kThreads, "0 ranks; there has to be at least one");
   const auto meeting = std::make_shared<Meeting>(ranks);
   std::vector<std::unique_ptr<Communicator>> all;
   for (std::size_t r = 0; r < ranks; ++r)
