@@ -68,7 +68,9 @@ class Sampler::Impl {
   void end_epoch();
 
   [[nodiscard]] EpochEnd epoch_end() const;
-  [[nodiscard]] std::vector<Index> next_order() const { return order_->next(epoch_end()); }
+  /// Whether this epoch's vectors are balanced.
+  [[nodiscard]] bool balances_now() const { return balancer_ && number_ % spec_.every == 0; }
+  [[nodiscard]] std::vector<Index> next_order() const;
   [[nodiscard]] EpochReport report() const;
   [[nodiscard]] State state() const;
   void load(const State& state);
@@ -253,7 +255,7 @@ void Sampler::Impl::observe(const Rows<T>& rows, const std::vector<Index>& posit
   if (balancer_) prepare<T>(rows.dim);
   input_dim_ = rows.dim;
   diagnose(rows, positions);
-  if (balancer_) set_block(rows);
+  if (balances_now()) set_block(rows);
   balance(positions);
 }
 
@@ -269,7 +271,7 @@ void Sampler::Impl::observe_block(const std::vector<Index>& positions) {
 
 void Sampler::Impl::balance(const std::vector<Index>& positions) {
   const Stopwatch watch(clock(&Timings::balance));
-  if (balancer_) {
+  if (balances_now()) {
     balancer_->observe(*geometry_, positions, epoch_.codes());
   } else {
     for (const Index position : positions) epoch_.codes()[position] = leaf_code(0);
@@ -302,6 +304,11 @@ EpochEnd Sampler::Impl::epoch_end() const {
           record_ ? &*record_ : nullptr};
 }
 
+std::vector<Index> Sampler::Impl::next_order() const {
+  if (balancer_ && !balances_now()) return {epoch_.order().begin(), epoch_.order().end()};
+  return order_->next(epoch_end());
+}
+
 EpochReport Sampler::Impl::report() const { return report_of(epoch_, number_); }
 
 /// Not if the epoch was begun without it.
@@ -325,7 +332,7 @@ void Sampler::Impl::end_epoch() {
       herding_ = {record_->bound(epoch_.order()), record_->bound(next)};
     record_->clear();
   }
-  if (balancer_ && geometry_ != nullptr) balancer_->end_epoch(*geometry_);
+  if (balances_now() && geometry_ != nullptr) balancer_->end_epoch(*geometry_);
   epoch_.start(std::move(next));
   ++number_;
   if (balancer_) balancer_->begin_epoch(number_);
@@ -483,7 +490,7 @@ template void Sampler::observe<double>(const Rows<double>&, std::span<const Inde
 void Sampler::observe_block() { impl_->observe_block(impl_->epoch_.oldest(impl_->block_size())); }
 
 void Sampler::observe_block(std::span<const Index> examples) {
-  if (impl_->spec_.balances() && examples.size() != impl_->block_size())
+  if (impl_->balances_now() && examples.size() != impl_->block_size())
     throw UserError("Sampler::observe_block",
                     fmt::format("a block of {} rows and {} examples; one example per row is needed",
                                 impl_->block_size(), examples.size()));
@@ -498,6 +505,9 @@ std::size_t Sampler::units() const { return impl_->epoch_.units(); }
 const Spec& Sampler::spec() const { return impl_->spec_; }
 std::uint64_t Sampler::seed() const { return impl_->options_.seed; }
 std::uint64_t Sampler::epoch() const { return impl_->number_; }
+bool Sampler::needs_vectors() const {
+  return impl_->balances_now() || impl_->spec_.name == OrderName::kGreedy;
+}
 std::span<const Index> Sampler::order() const { return std::as_const(impl_->epoch_).order(); }
 std::vector<Index> Sampler::next_order() const { return impl_->next_order(); }
 std::size_t Sampler::outstanding() const { return impl_->epoch_.outstanding(); }

@@ -93,6 +93,7 @@ void define_sampler(::torch::Library& library) {
       .def("spec", guarded(+[](Self self) { return print_spec(self->core().spec()); }))
       .def("unit", guarded(+[](Self self) { return static_cast<std::int64_t>(self->core().spec().unit); }))
       .def("balances", guarded(+[](Self self) { return self->core().spec().balances(); }))
+      .def("needs_vectors", guarded(+[](Self self) { return self->core().needs_vectors(); }))
       .def("order", guarded(+[](Self self) { return as_tensor(self->core().order()); }))
       .def("next_order", guarded(+[](Self self) { return as_tensor(self->core().next_order()); }))
       .def("outstanding",

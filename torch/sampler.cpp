@@ -18,7 +18,6 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
        std::unique_ptr<GhostGeometry> geometry)
       : record_timings_(options.record_timings),
         geometry_(geometry.get()),
-        needs_vectors_(spec.balances() || geometry == nullptr),
         core_(examples, spec, std::move(options), std::move(geometry)) {}
 
   /// Whether the vectors themselves are asked for, so that rows in memory must be made of every block.
@@ -30,11 +29,12 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
   void observe(const at::Tensor& loss, std::vector<Index> examples, const ObserveOptions& options);
   void observe_now(Observed&& observed, const std::vector<Index>& examples);
   [[nodiscard]] std::vector<Index> oldest(std::size_t count);
+  /// Rows in memory may be wanted for a diagnosis, too.
+  [[nodiscard]] bool needs_vectors() const { return geometry_ == nullptr || core_.needs_vectors(); }
 
   bool record_timings_;
   ObserveTimings timings_;
   GhostGeometry* geometry_;  ///< null: the core has a dense one
-  bool needs_vectors_;
   cdgrab::Sampler core_;
   std::size_t batch_size_ = 0;  ///< of the loader; 0: not known
   std::shared_ptr<Backwards> backwards_ = std::make_shared<Backwards>();
@@ -52,7 +52,7 @@ void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
                             const ObserveOptions& options) {
   const Stopwatch watch(record_timings_ ? &timings_.walk : nullptr);
   require_examples(core_.spec().unit, "Sampler::observe");
-  if (!needs_vectors_) return core_.observe_block(examples);
+  if (!needs_vectors()) return core_.observe_block(examples);
   backwards_->wait_for(loss, std::move(examples), options,
                        [weak = weak_from_this()](Observed&& observed, const std::vector<Index>& named) {
                          if (const auto self = weak.lock()) self->observe_now(std::move(observed), named);
@@ -65,7 +65,7 @@ void Sampler::Impl::observe_now(Observed&& observed, const std::vector<Index>& e
     const at::Tensor matrix = rows_.of(observed, "Sampler::observe");
     return visit_rows(matrix, [&](const auto& rows) { core_.observe(rows, examples); });
   }
-  if (needs_vectors_) {
+  if (needs_vectors()) {
     const Stopwatch watch(record_timings_ ? &timings_.gradients : nullptr);
     geometry_->set_block(std::move(observed));
   }

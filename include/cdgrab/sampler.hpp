@@ -104,8 +104,8 @@ class Sampler {
   template <class T>
   void observe(const Rows<T>& rows, std::span<const Index> examples);
 
-  /// The same for vectors that are already the current block of geometry(). An order that does not balance
-  /// needs none: the examples count as seen.
+  /// The same for vectors that are already the current block of geometry(). Unless needs_vectors() there need
+  /// be none: the examples count as seen.
   void observe_block();
   void observe_block(std::span<const Index> examples);
 
@@ -120,6 +120,9 @@ class Sampler {
   [[nodiscard]] const Spec& spec() const;
   [[nodiscard]] std::uint64_t seed() const;
   [[nodiscard]] std::uint64_t epoch() const;
+  /// Whether the next order is made from vectors of this epoch. If not, whatever observe() is given counts as
+  /// seen and is not looked at (orders that do not balance, and most epochs with every=).
+  [[nodiscard]] bool needs_vectors() const;
   /// The order of the current epoch, in units. Frozen when the epoch begins.
   [[nodiscard]] std::span<const Index> order() const;
   /// The order that end_epoch() would make now.

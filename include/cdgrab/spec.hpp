@@ -55,6 +55,7 @@ struct Spec {
   SignOptions sign;
   SketchOptions sketch;
 
+  std::size_t every = 1;  ///< vectors matter in epochs 0, every, 2 every, ..; the order is kept between
   std::size_t unit = 1;   ///< consecutive examples ordered as one
   bool reshuffle = true;  ///< block-reversal: reshuffle the blocks
   bool reverse = true;    ///< block-reversal: every second epoch reverses the one before

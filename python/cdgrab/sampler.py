@@ -214,6 +214,12 @@ class Sampler(torch.utils.data.Sampler[int]):
     def epoch(self) -> int:
         return int(self._native.position()[0])
 
+    @property
+    def needs_vectors(self) -> bool:
+        """Whether the next order is made from vectors of this epoch. If not (``rr``, most epochs with ``every=``),
+        observing costs nothing and may be left out, and so may gradients that are computed for it."""
+        return bool(self._native.needs_vectors())
+
     def current_order(self) -> torch.Tensor:
         """The order of this epoch, in units; frozen when it begins."""
         return self._native.order()  # type: ignore[no-any-return]

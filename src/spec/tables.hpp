@@ -248,6 +248,12 @@ inline constexpr std::array kOptions = {
               "a sketch without a size",
               [](Spec& s, const Field& f) { s.sketch.eps = parse_number(f, inside_unit, "in (0,1)"); },
               [](const Spec& s) { return print_number(s.sketch.eps); }},
+    OptionRow{"every", "COUNT",
+              "vectors are looked at in every COUNT-th epoch, from the first on, and the order is kept "
+              "between; 1",
+              kFreezing, "workers make their orders together in every epoch", "", always, "",
+              [](Spec& s, const Field& f) { s.every = parse_count(f, f.value, 1); },
+              [](const Spec& s) { return std::to_string(s.every); }},
     OptionRow{"unit", "COUNT", "consecutive examples ordered as one; 1", kEvery, "", "", always, "",
               [](Spec& s, const Field& f) { s.unit = parse_count(f, f.value, 1); },
               [](const Spec& s) { return std::to_string(s.unit); }},

@@ -48,6 +48,8 @@ const std::vector<std::string> kPermuting = {"mean",
                                              "recursive-pair",
                                              "recursive-pair; depth=0",
                                              "mean; centring=ema",
+                                             "pair; every=2",
+                                             "mean; every=3",
                                              "rr",
                                              "so",
                                              "fixed",
@@ -128,6 +130,43 @@ TEST(Orders, RandomReshufflingChangesEveryEpochAndShuffleOnceNever) {
   EXPECT_EQ(so[0], so[1]);
   EXPECT_EQ(so[1], so[2]);
   EXPECT_EQ(run("fixed", 50, 2)[1], identity_order(50));
+}
+
+TEST(Orders, EveryThirdEpochMakesAnOrderThatTheTwoAfterItKeep) {
+  const std::vector<std::string> specs = {"pair", "mean", "batch", "recursive; depth=2", "recursive-pair"};
+  for (const std::string& spec : specs) {
+    const auto kept = run(spec + "; every=3", 21, 6);
+    EXPECT_EQ(kept[0], run(spec, 21, 1)[0]) << spec;
+    EXPECT_EQ(kept[1], run(spec, 21, 2)[1]) << spec;
+    EXPECT_NE(kept[1], kept[0]) << spec;
+    EXPECT_EQ(kept[2], kept[1]) << spec;
+    EXPECT_EQ(kept[3], kept[1]) << spec;
+    EXPECT_NE(kept[4], kept[3]) << spec;
+    EXPECT_EQ(kept[5], kept[4]) << spec;
+  }
+  // Nothing of an epoch that was not looked at is left: pairs begin anew.
+  EXPECT_EQ(run("pair; every=3", 21, 5)[4],
+            run("pair", 21, 2, {.initial_order = run("pair; every=3", 21, 4)[3]})[1]);
+}
+
+TEST(Orders, AnEpochThatIsNotLookedAtTakesAnyVectorsAndKeepsWhatWasLeftOutInItsPlace) {
+  Sampler sampler(9, parse_spec("pair; every=2"));
+  const std::vector<float> rows(9 * 2, 1.0F);
+  sampler.next(9);
+  EXPECT_TRUE(sampler.needs_vectors());
+  sampler.observe(Rows<float>{rows.data(), 9, 2});
+  sampler.end_epoch();
+  EXPECT_FALSE(sampler.needs_vectors());
+  const auto before = order_of(sampler);
+  sampler.next(5);
+  const std::vector<float> bad(3 * 2, NAN);
+  sampler.observe(Rows<float>{bad.data(), 3, 2});
+  EXPECT_EQ(sampler.report().observed, 3U);
+  EXPECT_THROW(sampler.observe(Rows<float>{rows.data(), 2, 3}), UserError);
+  EXPECT_EQ(sampler.next_order(), before);
+  sampler.end_epoch();
+  EXPECT_EQ(order_of(sampler), before);
+  EXPECT_TRUE(sampler.needs_vectors());
 }
 
 TEST(Orders, FlipFlopReversesEverySecondEpoch) {

@@ -37,6 +37,7 @@ std::string any_spec(Dice& dice) {
       text = cases::balancing_spec(dice);
       break;
   }
+  if (parse_spec(text).balances() && dice.roll(4) == 0) text += "; every=" + std::to_string(1 + dice.roll(3));
   if (dice.roll(4) == 0) text += "; unit=" + std::to_string(1 + dice.roll(4));
   return text;
 }

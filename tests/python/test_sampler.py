@@ -31,6 +31,27 @@ def test_every_epoch_is_a_permutation_and_changes(order, workers):
     assert not isinstance(sampler, RandomSampler)
 
 
+@pytest.mark.parametrize("observed", [True, False])
+def test_between_epochs_that_count_nothing_is_read_off_a_loss_and_the_order_is_kept(observed):
+    task = Task()
+    sampler = cdgrab.Sampler(23, "pair; every=2")
+    loader = task.loader(sampler)
+    epochs = []
+    for number in range(4):
+        epochs.append([])
+        for indices, x, y in loader:
+            assert sampler.needs_vectors == (number % 2 == 0)
+            epochs[-1] += indices.tolist()
+            if sampler.needs_vectors:
+                task.step(sampler, (indices, x, y))
+            elif observed:
+                sampler.observe(torch.nn.functional.cross_entropy(task.model(x), y), len(x))  # and no backward
+    assert epochs[1] != epochs[0]
+    assert epochs[2] == epochs[1]
+    assert epochs[3] != epochs[2]
+    assert sampler.missed_backwards == 0
+
+
 def test_workers_and_chunks_do_not_change_the_order(monkeypatch):
     def run(workers, chunk):
         monkeypatch.setattr("cdgrab.sampler._CHUNK", chunk)

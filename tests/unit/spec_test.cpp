@@ -260,7 +260,7 @@ TEST(Spec, EveryDescribedWordParses) {
     }
   }
   EXPECT_EQ(names, 17U);
-  EXPECT_EQ(options, 16U);
+  EXPECT_EQ(options, 17U);
 }
 
 // ---- properties on random specs
