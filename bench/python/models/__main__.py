@@ -17,7 +17,8 @@ import sys
 # Before torch is imported: threads that wait would count as work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from .catalogue import CATALOGUE, Entry
+from .case import Entry
+from .catalogue import CATALOGUE
 from .contenders import installed_peers
 from .measure import measure
 from .table import markdown
