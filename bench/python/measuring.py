@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import multiprocessing
 import re
 import resource
+import signal
 import time
 import warnings
 from collections.abc import Callable
@@ -25,18 +27,18 @@ class ChildFailed(RuntimeError):
 
 
 def in_child(function: Callable[..., T], *args: Any, seconds: float | None = None) -> T:
-    """What the function returns or raises there; ChildFailed where it does neither within that time."""
+    """What the function returns or raises there; ChildFailed where it does neither within that CPU time."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=answer, args=(sender, function, args), daemon=True)
+    child = context.Process(target=answer, args=(sender, seconds, function, args), daemon=True)
     child.start()
     sender.close()
     try:
-        if not receiver.poll(seconds):
-            raise ChildFailed(f"more than {seconds:.0f} seconds")
         returned, value = receiver.recv()
     except EOFError:
-        raise ChildFailed("the process was killed") from None
+        child.join()
+        slow = child.exitcode == -signal.SIGXCPU
+        raise ChildFailed(f"more than {seconds:.0f} seconds" if slow else "the process was killed") from None
     finally:
         child.kill()
         child.join()
@@ -45,7 +47,9 @@ def in_child(function: Callable[..., T], *args: Any, seconds: float | None = Non
     return value  # type: ignore[no-any-return]
 
 
-def answer(sender: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def answer(sender: Any, seconds: float | None, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    if seconds is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), resource.RLIM_INFINITY))
     try:
         sender.send((True, function(*args)))
     except Exception as error:

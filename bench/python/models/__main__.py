@@ -3,7 +3,7 @@
 
 python -m bench.python.models [--only lenet,gpt2] [--fast] [--json] [--no-peers]
 
-One thread. Peers that are not installed are left out: bench/python/models/requirements-peers.txt.
+One thread. Peers that are not installed are left out: bench/python/requirements-peers.txt.
 """
 
 from __future__ import annotations

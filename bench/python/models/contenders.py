@@ -47,6 +47,9 @@ class Loop(ABC):
         self.backward(x, y)
         self.optimizer.step()
 
+    def end_turn(self) -> None:  # noqa: B027
+        """When another loop is timed next; most have nothing to do then."""
+
     @abstractmethod
     def backward(self, x: Tensor, y: Tensor) -> None:
         """Leaves the mean in every .grad."""
@@ -130,8 +133,12 @@ class Vmap(Loop):
 
     def backward(self, x: Tensor, y: Tensor) -> None:
         gradients = self.rows(x, y)
+        self.take(gradients)
         for name, p in self.parameters.items():
             p.grad = gradients[name].mean(0)
+
+    def take(self, gradients: Rows) -> None:
+        """For a sampler that orders by them."""
 
 
 class Opacus(Loop):
