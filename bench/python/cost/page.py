@@ -30,10 +30,12 @@ def table_html(table: Table) -> str:
         for row in table.rows
     )
     notes = "".join(f"<li>{escape(note.split('. ', 1)[-1].strip('`'))}</li>" for note in table.notes)
+    listed = f'<ol class="notes">{notes}</ol>\n' if notes else ""
     return (
-        f'<h2>{escape(table.title)}</h2>\n<p class="text">{escape(table.text)}</p>\n'
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}</tbody></table></div>\n" + (f'<ol class="notes">{notes}</ol>\n' if notes else "")
+        f"<h2>{escape(table.title)}</h2>\n"
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>\n{rows}</tbody></table></div>\n"
+        f'<p class="caption">{escape(table.text)}</p>\n{listed}'
     ).replace("`", "")
 
 

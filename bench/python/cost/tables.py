@@ -136,7 +136,7 @@ def peer_table(results: Results, contenders: list[Contender]) -> Table:
             *(share(results, name, batch, way, peers) for way in ("exact", "fused")),
         ]
         if added[0] is not None:
-            theirs = [f"{peer[1]:.3g}", peer[0]] if peer else ["-", "none works"]
+            theirs = [f"{peer[1]:.3g}", peer[0]] if peer else ["-", "none"]
             figures = [*(number(value, ".3g") for value in added), *theirs]
             table.rows.append([says, str(batch), *figures, *(number(part, ".2f") for part in shares)])
     return table
