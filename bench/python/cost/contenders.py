@@ -37,6 +37,8 @@ class Microbatch(Cdgrab):
 class Overlapped(Cdgrab):
     """Finds the signs on a thread of its own: one worker of the coordinated order, which is `pair`."""
 
+    sampler: Any
+
     def make_sampler(self) -> Any:
         return cdgrab.DistributedSampler(
             self.examples, order=f"cd-{self.order}", overlap=True, batch_axis=self.case.batch_axis

@@ -163,7 +163,7 @@ def sorter_table(results: Results) -> Table:
     specs = list(rows[0]["multiples"]) if rows else []
     table = Table(
         "The sorter alone, in multiples of one read of the block",
-        "One batch of B vectors of d numbers, by `bench_sorter --json`: medians of interleaved runs, on the clock.",
+        "One batch of B vectors of d numbers, by `bench_sorter --json`: medians of interleaved runs, CPU time.",
         ["d", "B", "read, ms", *(f"`{spec}`" for spec in specs)],
     )
     for row in rows:
