@@ -51,11 +51,10 @@ python: ## the Python package's checks and tests, on the release build
 	@.venv/bin/mypy --no-error-summary
 	@$(python) -m pytest --quiet --numprocesses 2 --dist loadfile --doctest-modules build/release/python/package tests/python
 
-bench:  ## what it costs, in multiples of reading the vectors once
+bench:  ## what ordering costs beside the alternatives: tables, build/bench/results.json and page.html; BENCH=--quick, some minutes
 	@$(MAKE) build
-	@build/release/bin/bench_sorter
-	@build/release/bin/bench_distributed
-	@build/release/bin/bench_observe
+	@scripts/setup --bench
+	@PYTHONPATH=build/release/python/package OMP_NUM_THREADS=1 build/bench/venv/bin/python -m bench.python.cost $(BENCH)
 
 format: ## clang-format everything
 	@scripts/format

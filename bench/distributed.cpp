@@ -5,7 +5,6 @@
 //   build/release/bin/bench_distributed [most ranks]
 #include <fmt/format.h>
 #include <malloc.h>
-#include <time.h>  // NOLINT(modernize-deprecated-headers): clock_gettime
 
 #include <algorithm>
 #include <atomic>
@@ -293,13 +292,6 @@ double memory_per_rank(std::size_t ranks, const std::function<std::function<void
   return static_cast<double>(peak_bytes - before) / static_cast<double>(ranks);
 }
 
-/// Seconds that this thread has computed.
-double processor_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 /// One way to coordinate: seconds from the moment when all begin until all have finished, and of processor
 /// time of one rank, round by round.
 struct Timed {
@@ -309,14 +301,14 @@ struct Timed {
   /// Collective; rank 0 writes it down.
   void run(Communicator& communicator, bool counts, const std::function<void()>& step) {
     communicator.sum({});
-    const double before = processor_seconds();
+    const double before = bench::processor_seconds(CLOCK_THREAD_CPUTIME_ID);
     const double seconds = bench::seconds_of([&] {
       step();
       communicator.sum({});
     });
     if (!counts || communicator.rank() != 0) return;
     elapsed.push_back(seconds);
-    processor.push_back(processor_seconds() - before);
+    processor.push_back(bench::processor_seconds(CLOCK_THREAD_CPUTIME_ID) - before);
   }
 };
 

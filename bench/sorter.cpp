@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What balancing costs beside reading the vectors once. One thread, everything interleaved in one run.
-//   build/release/bin/bench_sorter
+//   build/release/bin/bench_sorter [--json] [SPEC ..]
+// --json: the multiples alone, as a list.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cdgrab/cdgrab.hpp"
@@ -55,39 +58,60 @@ class Sorter {
   std::size_t batch_;
 };
 
-void sorter_table() {
-  const std::vector<std::string> specs = {"pair",
-                                          "mean",
-                                          "batch",
-                                          "recursive",
-                                          "recursive-pair",
-                                          "mean; centring=ema",
-                                          "pair; sign=halving",
-                                          "pair; normalize"};
+struct Row {
+  std::size_t dim;
+  std::size_t batch;
+  double read;                    // seconds
+  std::vector<double> multiples;  // of it, by spec
+};
+
+Row measure(std::size_t dim, std::size_t batch, const std::vector<std::string>& specs) {
+  const std::vector<float> block = random_block(batch * dim);
+  volatile double sink = 0.0;
+  std::vector<bench::Contender> contenders;
+  contenders.push_back({"read", [&] { sink = read_once(block); }, {}});
+  std::vector<std::unique_ptr<Sorter>> sorters;
+  for (const auto& spec : specs) {
+    sorters.push_back(std::make_unique<Sorter>(spec, block, batch));
+    contenders.push_back({spec, [sorter = sorters.back().get()] { sorter->step(); }, {}});
+  }
+  bench::interleave(contenders, dim > 500000 ? 9 : (dim > 50000 ? 21 : 101));
+  Row row{dim, batch, contenders[0].median(), {}};
+  for (std::size_t c = 1; c < contenders.size(); ++c)
+    row.multiples.push_back(contenders[c].median() / row.read);
+  return row;
+}
+
+void for_each_row(const std::vector<std::string>& specs, const std::function<void(const Row&)>& print) {
+  for (const std::size_t dim : {7850UL, 62006UL, 1000000UL})
+    for (const std::size_t batch : {16UL, 64UL, 256UL}) print(measure(dim, batch, specs));
+}
+
+void sorter_table(const std::vector<std::string>& specs) {
   fmt::print("One observed batch, in multiples of reading it once (median of interleaved runs)\n\n");
   fmt::print("{:>9} {:>4} {:>10}", "d", "B", "read, ms");
   for (const auto& spec : specs)
     fmt::print("  {:>12.12}", spec.size() > 12 ? spec.substr(spec.size() - 12) : spec);
   fmt::print("\n");
-  for (const std::size_t dim : {7850UL, 62006UL, 1000000UL}) {
-    for (const std::size_t batch : {16UL, 64UL}) {
-      const std::vector<float> block = random_block(batch * dim);
-      volatile double sink = 0.0;
-      std::vector<bench::Contender> contenders;
-      contenders.push_back({"read", [&] { sink = read_once(block); }, {}});
-      std::vector<std::unique_ptr<Sorter>> sorters;
-      for (const auto& spec : specs) {
-        sorters.push_back(std::make_unique<Sorter>(spec, block, batch));
-        contenders.push_back({spec, [sorter = sorters.back().get()] { sorter->step(); }, {}});
-      }
-      bench::interleave(contenders, dim > 500000 ? 9 : (dim > 50000 ? 21 : 101));
-      const double read = contenders[0].median();
-      fmt::print("{:>9} {:>4} {:>10.3f}", dim, batch, 1e3 * read);
-      for (std::size_t c = 1; c < contenders.size(); ++c)
-        fmt::print("  {:>12.2f}", contenders[c].median() / read);
-      fmt::print("\n");
-    }
-  }
+  for_each_row(specs, [](const Row& row) {
+    fmt::print("{:>9} {:>4} {:>10.3f}", row.dim, row.batch, 1e3 * row.read);
+    for (const double multiple : row.multiples) fmt::print("  {:>12.2f}", multiple);
+    fmt::print("\n");
+  });
+}
+
+/// A list of rows; specs are words of a known alphabet and need no quoting.
+void sorter_json(const std::vector<std::string>& specs) {
+  const char* before = "[";
+  for_each_row(specs, [&](const Row& row) {
+    fmt::print("{}{{\"d\": {}, \"B\": {}, \"read, ms\": {:.6g}, \"multiples\": {{", before, row.dim,
+               row.batch, 1e3 * row.read);
+    for (std::size_t c = 0; c < specs.size(); ++c)
+      fmt::print("{}\"{}\": {:.4g}", c == 0 ? "" : ", ", specs[c], row.multiples[c]);
+    fmt::print("}}}}");
+    before = ",\n ";
+  });
+  fmt::print("]\n");
 }
 
 /// Peak resident bytes of this process so far.
@@ -118,7 +142,23 @@ void order_table() {
 
 }  // namespace
 
-int main() {
-  order_table();
-  sorter_table();
+int main(int argc, char** argv) {
+  std::vector<std::string> specs(argv + 1, argv + argc);
+  const bool json = !specs.empty() && specs.front() == "--json";
+  if (json) specs.erase(specs.begin());
+  if (specs.empty())
+    specs = {"pair",
+             "mean",
+             "batch",
+             "recursive",
+             "recursive-pair",
+             "mean; centring=ema",
+             "pair; sign=halving",
+             "pair; normalize"};
+  if (json) {
+    sorter_json(specs);
+  } else {
+    order_table();
+    sorter_table(specs);
+  }
 }

@@ -11,7 +11,6 @@ import sys
 from types import ModuleType
 from unittest.mock import patch
 
-import pytest
 import torch.utils.data
 
 _IMPORTED_NAMES = {
@@ -43,6 +42,8 @@ def _import():
 def published():
     """The package; skips the test where it is not installed."""
     if importlib.util.find_spec("grabsampler") is None:
+        import pytest
+
         pytest.skip("grab-sampler is not installed: pip install --no-deps grab-sampler==0.1.3 overrides==7.7.0")
     return _import()
 

@@ -3,7 +3,7 @@
 
 python -m bench.python.models [--only lenet,gpt2] [--fast] [--json] [--no-peers]
 
-One thread. Peers that are not installed are left out: bench/python/models/requirements-peers.txt.
+One thread. Peers that are not installed are left out: bench/python/requirements-peers.txt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import sys
 # Before torch is imported: threads that wait would count as work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from .catalogue import CATALOGUE, Entry
+from .case import Entry
+from .catalogue import CATALOGUE
 from .contenders import installed_peers
 from .measure import measure
 from .table import markdown

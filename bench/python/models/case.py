@@ -32,6 +32,24 @@ class Case:
     tolerance: float = 1e-5
 
 
+@dataclass(frozen=True)
+class Entry:
+    family: str
+    name: str
+    make: Callable[[], Case]
+    says: str
+
+    def build(self) -> Case:
+        """The same numbers every time."""
+        torch.manual_seed(0)
+        return self.make()
+
+
+def batch_of(case: Case, size: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return case.examples(size)
+
+
 def class_loss(model: Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x), y)
 

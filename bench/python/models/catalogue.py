@@ -3,27 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import torch
-
 from . import dense, images, pretrained, sequences
-from .case import Case
-
-
-@dataclass(frozen=True)
-class Entry:
-    family: str
-    name: str
-    make: Callable[[], Case]
-    says: str
-
-    def build(self) -> Case:
-        """The same numbers every time."""
-        torch.manual_seed(0)
-        return self.make()
-
+from .case import Entry
 
 CATALOGUE = [
     Entry("dense", "logistic", dense.logistic, "logistic regression"),

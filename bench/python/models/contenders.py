@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
+from torch.utils.data import BatchSampler, RandomSampler, Sampler
 
 import cdgrab
 
@@ -19,18 +20,35 @@ from .oracle import Rows, trained
 
 
 class Loop(ABC):
-    """Forward, backward, SGD, on one model."""
+    """Forward, backward, SGD, on one model, and the batches of a sampler: a random order, for those who make none."""
 
-    def __init__(self, case: Case, batch: int) -> None:
+    def __init__(self, case: Case, batch: int, epoch: int = 8) -> None:
         self.case = case
         self.batch = batch
+        self.examples = batch * epoch
+        self.batches: Iterator[list[int]] = iter(())
         self.parameters = trained(case.model)
         self.optimizer = torch.optim.SGD(self.parameters.values(), lr=1e-6)
+        self.sampler = self.make_sampler()
+
+    def make_sampler(self) -> Sampler[int]:
+        return RandomSampler(range(self.examples))
+
+    def hand_out(self) -> list[int]:
+        """The next batch, of the next epoch where this one is through."""
+        batch = next(self.batches, None)
+        if batch is None:
+            self.batches = iter(BatchSampler(self.sampler, self.batch, drop_last=False))
+            batch = next(self.batches)
+        return batch
 
     def step(self, x: Tensor, y: Tensor) -> None:
         self.optimizer.zero_grad()
         self.backward(x, y)
         self.optimizer.step()
+
+    def end_turn(self) -> None:  # noqa: B027
+        """When another loop is timed next; most have nothing to do then."""
 
     @abstractmethod
     def backward(self, x: Tensor, y: Tensor) -> None:
@@ -47,26 +65,22 @@ class Plain(Loop):
 
 
 class Cdgrab(Loop):
-    """The order `pair`; rows are read by a GradientGeometry, off the same graph in the same way."""
+    """Observes the loss; rows are read by a GradientGeometry, off the same graph in the same way."""
 
-    def __init__(self, case: Case, batch: int) -> None:
-        super().__init__(case, batch)
-        self.sampler = cdgrab.Sampler(8 * batch, "pair", batch_axis=case.batch_axis)
-        self.handed_out: Iterator[int] = iter(())
+    sampler: cdgrab.Sampler
+
+    def __init__(self, case: Case, batch: int, epoch: int = 8, order: str = "pair") -> None:
+        self.order = order
+        super().__init__(case, batch, epoch)
         self.rules: list[str] | None = None
 
+    def make_sampler(self) -> cdgrab.Sampler:
+        return cdgrab.Sampler(self.examples, self.order, batch_axis=self.case.batch_axis)
+
     def backward(self, x: Tensor, y: Tensor) -> None:
-        self.hand_out()
         loss = self.case.loss(self.case.model, x, y)
         self.sampler.observe(loss, len(x))
         loss.backward()  # type: ignore[no-untyped-call]
-
-    def hand_out(self) -> None:
-        """A batch of examples, which a loader would fetch."""
-        for _ in range(self.batch):
-            if next(self.handed_out, None) is None:
-                self.handed_out = iter(self.sampler)
-                next(self.handed_out)
 
     def rows(self, x: Tensor, y: Tensor) -> Rows:
         geometry = self.observed(x, y)
@@ -102,8 +116,8 @@ def rules_of(geometry: cdgrab.GradientGeometry) -> list[str] | None:
 class Vmap(Loop):
     """torch.func: functional_call and vmap(grad), the model taking a batch of one."""
 
-    def __init__(self, case: Case, batch: int) -> None:
-        super().__init__(case, batch)
+    def __init__(self, case: Case, batch: int, epoch: int = 8) -> None:
+        super().__init__(case, batch, epoch)
         # They share their numbers with the model's, which the optimizer moves in place.
         self.shared = {name: p.detach() for name, p in self.parameters.items()}
         self.gradients = vmap(grad(self.loss_of_one), in_dims=(None, 0, 0))
@@ -119,17 +133,21 @@ class Vmap(Loop):
 
     def backward(self, x: Tensor, y: Tensor) -> None:
         gradients = self.rows(x, y)
+        self.take(gradients)
         for name, p in self.parameters.items():
             p.grad = gradients[name].mean(0)
+
+    def take(self, gradients: Rows) -> None:
+        """For a sampler that orders by them."""
 
 
 class Opacus(Loop):
     """GradSampleModule around the model as it is, strict; nothing is replaced by ModuleValidator.fix."""
 
-    def __init__(self, case: Case, batch: int) -> None:
+    def __init__(self, case: Case, batch: int, epoch: int = 8) -> None:
         from opacus import GradSampleModule  # type: ignore[import-not-found]
 
-        super().__init__(case, batch)
+        super().__init__(case, batch, epoch)
         self.model = GradSampleModule(case.model, batch_first=True, loss_reduction="mean")
 
     def backward(self, x: Tensor, y: Tensor) -> None:
@@ -151,10 +169,10 @@ class Opacus(Loop):
 class Autogram(Loop):
     """torchjd's Engine: the Gram matrix of the losses' gradients, then a backward with equal weights."""
 
-    def __init__(self, case: Case, batch: int) -> None:
+    def __init__(self, case: Case, batch: int, epoch: int = 8) -> None:
         from torchjd.autogram import Engine  # type: ignore[import-not-found]
 
-        super().__init__(case, batch)
+        super().__init__(case, batch, epoch)
         self.engine = Engine(case.model, batch_dim=0)
 
     def rows(self, x: Tensor, y: Tensor) -> Tensor:

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row of the table: a model at a batch size, with every contender. Memory of each in a process of its own, time
+of all in turns in one process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cdgrab
+
+from ..measuring import ChildFailed, first_sentence, in_child, limit_memory, peak, quietly
+from ..models.case import Entry, batch_of
+from ..models.oracle import trained
+from .contenders import PLAIN, Contender
+
+CELL_SECONDS = 60.0  # that a contender may take to start and make four steps
+CELL_MEGABYTES = 8192.0
+TIMING_MEGABYTES = 16384.0  # of all contenders of a row together
+ROUNDS = (3, 101)
+
+MEASURED, FAILS, NOT_BUILT, SKIPPED = "measured", "fails", "not built", "skipped"
+
+Seconds = tuple[float, float]  # of the processor, on the clock
+
+
+@dataclass
+class Cell:
+    """Figures, or the reason why there are none. Ratios are to the plain step of the same round, and CPU time unless
+    said otherwise; `plain_megabytes` and `megabytes` are peaks of the whole loop, model and examples included."""
+
+    status: str
+    reason: str | None = None
+    seconds: float = 0.0  # that it was given
+    plain_milliseconds: float | None = None
+    milliseconds: float | None = None
+    ratio: float | None = None
+    quartiles: tuple[float, float] | None = None
+    clock_ratio: float | None = None
+    rounds: int | None = None
+    plain_megabytes: float | None = None
+    megabytes: float | None = None
+
+
+def parameter_count(entry: Entry) -> int:
+    return in_child(lambda: sum(p.numel() for p in trained(entry.build().model).values()))
+
+
+def measure_row(entry: Entry, batch: int, contenders: list[Contender], seconds: float) -> dict[str, Cell]:
+    """By contender's name; `seconds` of timing for each."""
+    cells = row_of_cells(entry, batch, contenders, seconds)
+    for cell in cells.values():
+        cell.seconds = seconds
+    return cells
+
+
+def row_of_cells(entry: Entry, batch: int, contenders: list[Contender], seconds: float) -> dict[str, Cell]:
+    plain, plain_megabytes = probe(entry, batch, PLAIN)
+    if plain is not None:
+        return {contender.name: Cell(SKIPPED, f"the plain step: {plain.reason}") for contender in contenders}
+    cells: dict[str, Cell] = {}
+    peaks: dict[str, float | None] = {}
+    for contender in contenders:
+        failed, peaks[contender.name] = probe(entry, batch, contender)
+        if failed is not None:
+            cells[contender.name] = failed
+    working = [contender for contender in contenders if contender.name not in cells]
+    try:
+        turns = in_child(time_turns, entry, batch, working, seconds) if working else []
+    except Exception as error:
+        return cells | {contender.name: Cell(FAILS, first_sentence(error)) for contender in working}
+    for contender in working:
+        cells[contender.name] = timed(turns, contender.name)
+        cells[contender.name].plain_megabytes = plain_megabytes
+        cells[contender.name].megabytes = peaks[contender.name]
+    return cells
+
+
+def probe(entry: Entry, batch: int, contender: Contender) -> tuple[Cell | None, float | None]:
+    """The peak of memory, or what is the matter."""
+    try:
+        return None, in_child(peak_of, entry, batch, contender, seconds=CELL_SECONDS)
+    except ChildFailed as error:
+        return Cell(SKIPPED, f"{error} for four steps" if "seconds" in str(error) else str(error)), None
+    except NotBuilt as error:
+        return Cell(NOT_BUILT, str(error)), None
+    except Exception as error:  # any is a result here
+        return Cell(FAILS, first_sentence(error)), None
+
+
+class NotBuilt(RuntimeError):
+    """An order that this cdgrab does not know."""
+
+
+def make_step(entry: Entry, batch: int, contender: Contender) -> Callable[[], None]:
+    """A turn: a step, or as many as it takes until its cost comes again."""
+    case = entry.build()
+    try:
+        loop = contender.make(case, batch, contender.epoch)
+    except cdgrab.UserError as error:
+        if not contender.ours:
+            raise
+        raise NotBuilt(first_sentence(error)) from None
+    x, y = batch_of(case, loop.examples)
+
+    def turn() -> None:
+        for _ in range(contender.turn):
+            indices = loop.hand_out()
+            loop.step(x[indices], y[indices])
+        loop.end_turn()
+
+    return turn
+
+
+def peak_of(entry: Entry, batch: int, contender: Contender) -> float:
+    limit_memory(CELL_MEGABYTES)
+    return peak(lambda size: make_step(entry, size, contender), batch)
+
+
+def time_turns(entry: Entry, batch: int, contenders: list[Contender], seconds: float) -> list[dict[str, Seconds]]:
+    """Every contender once per turn, another one first each time."""
+    quietly()
+    limit_memory(TIMING_MEGABYTES)
+    everyone = [PLAIN, *contenders]
+    steps = {contender.name: make_step(entry, batch, contender) for contender in everyone}
+    lengths = {contender.name: contender.turn for contender in everyone}
+    names = list(steps)
+
+    def turn(first: int) -> dict[str, Seconds]:
+        order = names[first % len(names) :] + names[: first % len(names)]
+        return {name: seconds_of(steps[name], lengths[name]) for name in order}
+
+    turn(0)
+    once = sum(processor for processor, _ in turn(1).values())
+    rounds = min(max(int(seconds * len(names) / once), ROUNDS[0]), ROUNDS[1])
+    return [turn(first) for first in range(rounds)]
+
+
+def seconds_of(turn: Callable[[], None], steps: int) -> Seconds:
+    """Of one step."""
+    clock, processor = time.perf_counter(), time.process_time()
+    turn()
+    return (time.process_time() - processor) / steps, (time.perf_counter() - clock) / steps
+
+
+def timed(turns: list[dict[str, Seconds]], name: str) -> Cell:
+    ratios = [turn[name][0] / turn["plain"][0] for turn in turns]
+    lower, middle, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+    return Cell(
+        MEASURED,
+        plain_milliseconds=1e3 * statistics.median(turn["plain"][0] for turn in turns),
+        milliseconds=1e3 * statistics.median(turn[name][0] for turn in turns),
+        ratio=middle,
+        quartiles=(lower, upper),
+        clock_ratio=statistics.median(turn[name][1] / turn["plain"][1] for turn in turns),
+        rounds=len(turns),
+    )

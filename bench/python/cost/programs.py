@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks in C++: the sorter's figures, and what the others print."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+PRINTING = ("observe", "distributed")
+
+
+def output_of(folder: Path, program: str, *flags: str) -> str:
+    command = [str(folder / f"bench_{program}"), *flags]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+
+
+def sorter(folder: Path, quick: bool) -> Any:
+    """Two specs are enough to compare with one read of the block."""
+    return json.loads(output_of(folder, "sorter", "--json", *(["pair", "mean"] if quick else [])))

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// An epoch of training steps with observe(loss), counted: two batches, and the next order.
+#include "cdgrab/torch/sampler.hpp"
+#include "counted.hpp"
+#include "models/models.hpp"
+
+namespace {
+
+constexpr std::int64_t kBatch = 8;
+constexpr std::size_t kExamples = 2 * kBatch;
+
+models::Case wide_mlp() {
+  torch::nn::Sequential net(torch::nn::Linear(64, 96), torch::nn::ReLU(), torch::nn::Linear(96, 64),
+                            torch::nn::ReLU(), torch::nn::Linear(64, 10));
+  return models::classifier("MLP", net, {64}, 10);
+}
+
+void count_steps(const char* name, models::Case model) {
+  const auto [x, y] = model.data(kBatch);
+  cdgrab::torch::Sampler sampler(kExamples, "pair");
+  cost::counted(name, [&] {
+    while (sampler.next(kBatch)) {
+      const at::Tensor loss = model.loss(x, y);
+      sampler.observe(loss, kBatch);
+      loss.backward();
+    }
+    sampler.reset();
+  });
+}
+
+}  // namespace
+
+int main() {
+  cost::print_compiler();
+  at::set_num_threads(1);
+  torch::manual_seed(0);
+  count_steps("mlp", wide_mlp());
+  count_steps("lenet", models::lenet());
+}
