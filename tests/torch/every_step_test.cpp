@@ -10,6 +10,7 @@
 
 #include "cdgrab/torch/sampler.hpp"
 #include "models/models.hpp"
+#include "torture/at_length.hpp"
 #include "torture/soak.hpp"
 
 namespace cdgrab::torch {

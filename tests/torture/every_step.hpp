@@ -11,7 +11,6 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <cstdlib>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -20,9 +19,6 @@
 #include "cdgrab/permutation.hpp"
 
 namespace cdgrab::torture {
-
-/// The long version (make torture) rather than the one of every build.
-inline bool at_length() { return std::getenv("CDGRAB_TORTURE") != nullptr; }
 
 template <class Play, class Make>
 class EveryStep {

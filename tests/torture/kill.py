@@ -8,7 +8,7 @@ kill.py example EXAMPLE SHIM          examples/python/resume.py, with the Python
 
 After every kill: the checkpoint is whole, no older than the last one that got its name, and at most one half file of
 each kind lies beside it. A run that comes to its end has the weights and figures of one that was never stopped, and no
-half file is left. --trials says how many faults; CDGRAB_TORTURE in the environment asks for the long version.
+half file is left. --trials says how many faults are to hit.
 """
 
 from __future__ import annotations
@@ -327,25 +327,25 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("subject", choices=("train", "ranks", "example"))
     arguments.add_argument("words", nargs="+", metavar="PATH")
-    arguments.add_argument("--trials", type=int, nargs=2, default=(5, 70), metavar=("SHORT", "LONG"))
+    arguments.add_argument("--trials", type=int, default=5)
     arguments.add_argument("--seed", type=int, default=1)
     args = arguments.parse_args()
     program, shim, *rest = (path if os.sep not in path else str(Path(path).absolute()) for path in args.words)
     subject = {"train": Train, "ranks": Ranks, "example": Example}[args.subject](program, *rest)
-    trials = args.trials["CDGRAB_TORTURE" in os.environ]
     with tempfile.TemporaryDirectory(prefix="cdgrab_kill_") as name:
         torturer = Torturer(subject, shim, random.Random(args.seed), Path(name))
         try:
             torturer.run_whole()
             hits = 0
-            while hits < trials:
-                hits += torturer.trial()
-                if trials > 20 and hits and hits % 20 == 0:
-                    print(f"{args.subject}: {hits} of {trials}, {dict(torturer.counts)}", flush=True)
+            while hits < args.trials:
+                hit = torturer.trial()
+                hits += hit
+                if hit and hits % 20 == 0:
+                    print(f"{args.subject}: {hits} of {args.trials}, {dict(torturer.counts)}", flush=True)
             torturer.finish()
         except Broken as error:
             sys.exit(f"{args.subject}, seed {args.seed}, after {dict(torturer.counts)}: {error}")
-    print(f"{args.subject}: {trials} faults, 0 failures; {dict(sorted(torturer.counts.items()))}")
+    print(f"{args.subject}: {hits} faults, 0 failures; {dict(sorted(torturer.counts.items()))}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "property/cases.hpp"
-#include "torture/every_step.hpp"
+#include "torture/at_length.hpp"
 
 namespace cdgrab::torture {
 
