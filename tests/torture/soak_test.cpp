@@ -12,12 +12,12 @@
 namespace cdgrab::torture {
 namespace {
 
-constexpr std::size_t kDim = 8;
+constexpr std::size_t kNumbers = 8;
 constexpr std::size_t kBank = 4096;
 
 /// Enough numbers for any batch from any place below kBank.
 std::vector<float> bank_of_rows(std::size_t batch) {
-  std::vector<float> bank((kBank + batch) * kDim);
+  std::vector<float> bank((kBank + batch) * kNumbers);
   for (std::size_t i = 0; i < bank.size(); ++i)
     bank[i] = static_cast<float>(normal({11, Purpose::kData, 0, 0}, i));
   return bank;
@@ -29,7 +29,7 @@ bool train_step(Sampler& sampler, const std::vector<float>& bank, std::size_t ba
   const std::size_t count = sampler.next(batch).size();
   if (count == 0) return false;
   const std::size_t place = (sampler.epoch() * 977 + sampler.position().handed_out * 31) % kBank;
-  sampler.observe(Rows<float>{&bank[place * kDim], count, kDim});
+  sampler.observe(Rows<float>{&bank[place * kNumbers], count, kNumbers});
   return true;
 }
 
@@ -57,7 +57,7 @@ TEST(Soak, AMillionRoundsOfManyWorkersTakeNoMemory) {
         const std::size_t count = sampler.next(worker, 8).size();
         any = any || count > 0;
         const std::size_t place = (sampler.epoch() * 977 + sampler.steps() * 31 + worker) % kBank;
-        sampler.deposit(worker, Rows<float>{&bank[place * kDim], count, kDim});
+        sampler.deposit(worker, Rows<float>{&bank[place * kNumbers], count, kNumbers});
       }
       if (any)
         sampler.step();
