@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shorthands: all that is done here is in scripts/ and CMakePresets.json.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test python bench format lint asan tsan fuzz clean
+.PHONY: help setup build demo test python bench format lint asan tsan fuzz torture clean
 MAKEFLAGS += --no-print-directory
 
 cmake = cmake --log-level=WARNING --preset
@@ -68,11 +68,16 @@ asan:   ## the tests again under AddressSanitizer and UBSan
 	@cmake --build --preset asan
 	@ctest --preset asan
 
-tsan:   ## ranks that are threads, and rounds behind training, under ThreadSanitizer
+tsan:   ## the tests without torch again under ThreadSanitizer
 	@$(cmake) tsan >/dev/null
-	@cmake --build --preset tsan --target cdgrab_workers_tests cdgrab_conformance_tests
-	@build/tsan/bin/cdgrab_workers_tests --gtest_brief=1
-	@build/tsan/bin/cdgrab_conformance_tests --gtest_brief=1 --gtest_filter='*ommunicator*:*anks*'
+	@cmake --build --preset tsan
+	@ctest --preset tsan
+
+torture: ## what tries to break promises (docs/reliability.md), at length: two hours or so
+	@$(MAKE) build
+	@scripts/torture
+	@$(MAKE) asan
+	@$(MAKE) tsan
 
 fuzz:   ## look for files that break a reader (libFuzzer); CDGRAB_FUZZ_SECONDS each, 60 unless said
 	@scripts/setup --fuzz

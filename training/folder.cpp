@@ -28,18 +28,9 @@ std::string line_of(const Run& run, const EpochRecord& record) {
   return to_json(record, run.facts().metric).dump() + "\n";
 }
 
-/// What a process that was killed while it wrote has left.
-void remove_halves(const fs::path& folder) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(".cdgrab-") && name.ends_with(".tmp")) fs::remove(entry.path(), ignored);
-  }
-}
-
 }  // namespace
 
-RunFolder::RunFolder(fs::path path) : path_(std::move(path)) { remove_halves(path_); }
+RunFolder::RunFolder(fs::path path) : path_(std::move(path)) {}
 
 RunFolder RunFolder::create(const fs::path& path) {
   std::error_code error;

@@ -3,10 +3,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <new>
 #include <optional>
@@ -106,16 +106,49 @@ std::optional<mode_t> existing_mode(const std::string& path, std::string_view wh
   return info.st_mode & mode_t{0777};
 }
 
-// A name of its own in the folder, short whatever the target's name is, so that it always fits.
+// True if the name still leads to the open file.
+bool is_at(int descriptor, const std::string& name) {
+  struct stat open {};
+  struct stat named {};
+  return ::fstat(descriptor, &open) == 0 && ::lstat(name.c_str(), &named) == 0 &&
+         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+}
+
+// True if it was locked. A lock ends with its process, however that ends.
+bool lock(int descriptor) {
+  while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0)
+    if (errno != EINTR) return false;
+  return true;
+}
+
+// For writing if it may be: some file systems lock nothing else.
+int open_to_lock(const std::string& name) {
+  constexpr int kFlags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const int descriptor = ::open(name.c_str(), O_WRONLY | kFlags);
+  return descriptor < 0 && errno == EACCES ? ::open(name.c_str(), O_RDONLY | kFlags) : descriptor;
+}
+
+// Removes what a writer has left that is no more; one that is at work holds the lock.
+void remove_abandoned(const std::string& name) {
+  const Descriptor descriptor(open_to_lock(name));
+  if (descriptor.get() >= 0 && lock(descriptor.get()) && is_at(descriptor.get(), name))
+    ::unlink(name.c_str());
+}
+
+// The first free name of those in the folder, short whatever the target's is, so that it always fits. Names
+// are few and used again, so that writers that are killed leave no more files than were at work at once.
 std::pair<int, std::string> open_beside(const fs::path& folder, const std::string& target,
                                         std::string_view where) {
-  static std::atomic<unsigned> counter{0};
-  constexpr int kAttempts = 1000;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    std::string name = (folder / fmt::format(".cdgrab-{}-{}.tmp", ::getpid(), counter++)).string();
-    const int descriptor = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor >= 0) return {descriptor, std::move(name)};
-    if (errno != EEXIST && errno != EINTR) break;
+  constexpr int kAttempts = 100'000;
+  for (int number = 0; number < kAttempts; ++number) {
+    std::string name = (folder / fmt::format(".cdgrab-{}.tmp", number)).string();
+    remove_abandoned(name);
+    Descriptor descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (descriptor.get() < 0 && errno != EEXIST && errno != EINTR) break;
+    if (descriptor.get() < 0) continue;
+    // Where files cannot be locked, no writer takes another's for abandoned either.
+    const bool lost = !lock(descriptor.get()) && errno == EWOULDBLOCK;
+    if (!lost && is_at(descriptor.get(), name)) return {descriptor.release(), std::move(name)};
   }
   fail(where, "write", target, errno);
 }
@@ -160,6 +193,8 @@ void write_atomically(const fs::path& path, std::span<const std::span<const std:
   if (mode && ::fchmod(descriptor.get(), *mode) != 0) fail(where, "set the permissions of", target, errno);
   for (const std::span<const std::byte> part : parts) write_all(descriptor.get(), part, target, where);
   sync(descriptor.get(), target, where);
+  // Locked until it has its name; closing, which may fail, comes before.
+  const Descriptor locked(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
   if (descriptor.close() != 0 && errno != EINTR) fail(where, "write", target, errno);
   if (::rename(name.c_str(), target.c_str()) != 0) fail(where, "replace", target, errno);
   remover.keep();

@@ -16,6 +16,7 @@
 #include "cdgrab/cdgrab.hpp"
 #include "oracle/order_server.hpp"
 #include "property/cases.hpp"
+#include "torture/at_length.hpp"
 
 namespace cdgrab {
 namespace {
@@ -508,7 +509,8 @@ Stopped stop(const World& world, std::size_t ranks, std::size_t steps, bool loca
 TEST(Workers, ResumeEqualsNeverStoppingOnAnyNumberOfRanks) {
   const std::string texts[] = {"cd-pair", "cd-pair; sign=halving", "id-pair; sign=halving", "d-rr",
                                "cd-pair; unit=2"};
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  const std::uint64_t runs = torture::at_length() ? 2000 : 20;
+  for (std::uint64_t seed = 0; seed < runs; ++seed) {
     const World world = random_world(2100 + seed, 1 + seed % 6, texts[seed % 5]);
     const bool local = seed % 2 == 1;
     const std::size_t steps = seed % (kSteps + 1);

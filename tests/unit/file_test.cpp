@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <csignal>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "cdgrab/error.hpp"
 #include "temp_folder.hpp"
@@ -75,6 +79,55 @@ TEST(File, AFailedWriteLeavesTheOldFileAndNoOther) {
   }
   EXPECT_EQ(read_text(folder / "a"), "old");
   EXPECT_EQ(folder.count(), 1U);
+}
+
+/// A process that begins to write and is killed in the middle.
+void die_writing(const fs::path& path) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const FileSizeLimit limit(1000);
+    std::signal(SIGXFSZ, SIG_DFL);  // ends it there, with nothing tidied up
+    write(path, std::string(5000, 'x'));
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+}
+
+TEST(File, AKilledWriterLeavesTheOldFileAndTheNextOneTidiesUp) {
+  const TempFolder folder;
+  write(folder / "a", "old");
+  for (int i = 0; i < 5; ++i) die_writing(folder / "a");
+  EXPECT_EQ(read_text(folder / "a"), "old");
+  EXPECT_EQ(folder.count(), 2U) << "the file, and one half";
+  write(folder / "b", "new");
+  EXPECT_EQ(read_text(folder / "b"), "new");
+  EXPECT_EQ(folder.count(), 2U);
+}
+
+TEST(File, AKilledWritersReadOnlyHalfIsTidiedUpToo) {
+  const TempFolder folder;
+  write(folder / "a", "old");
+  fs::permissions(folder / "a", fs::perms::owner_read);
+  for (int i = 0; i < 3; ++i) die_writing(folder / "a");
+  write(folder / "a", "new");
+  EXPECT_EQ(read_text(folder / "a"), "new");
+  EXPECT_EQ(folder.count(), 1U);
+}
+
+TEST(File, ManyWritersAtOnceDoNotTakeEachOthersFiles) {
+  const TempFolder folder;
+  std::vector<std::thread> writers;
+  for (const char name : {'a', 'b', 'c', 'd'})
+    writers.emplace_back([&folder, name] {
+      for (std::size_t i = 0; i < 100; ++i) write(folder / std::string(1, name), std::string(i, name));
+      write(folder / "of all", std::string(99, name));
+    });
+  for (std::thread& writer : writers) writer.join();
+  for (const char name : {'a', 'b', 'c', 'd'})
+    EXPECT_EQ(read_text(folder / std::string(1, name)), std::string(99, name));
+  EXPECT_EQ(folder.count(), 5U);
 }
 
 TEST(File, ADirectoryOrDeviceIsNeverReplaced) {

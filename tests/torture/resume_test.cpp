@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Resume equals never stopping: every order, unit, sign rule and geometry, stopped before every step of two
+// epochs.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <type_traits>
+
+#include "cdgrab/cdgrab.hpp"
+#include "conformance/geometry_makers.hpp"
+#include "property/cases.hpp"
+#include "torture/at_length.hpp"
+#include "torture/every_step.hpp"
+
+namespace cdgrab::torture {
+namespace {
+
+constexpr std::size_t kDim = 6;
+
+/// The vectors of these examples' units in this epoch: real numbers, so that a register that was rounded anew
+/// shows.
+template <class T>
+std::vector<T> vectors_of(std::uint64_t epoch, const std::vector<Index>& examples) {
+  std::vector<T> rows;
+  for (const Index example : examples)
+    for (std::size_t j = 0; j < kDim; ++j)
+      rows.push_back(static_cast<T>(normal({7, Purpose::kData, epoch, 0}, example * kDim + j)));
+  return rows;
+}
+
+struct Size {
+  std::size_t examples;
+  std::size_t batch;
+};
+
+/// Handing out and observing are steps of their own: one may stop between them.
+class SamplerPlay {
+ public:
+  SamplerPlay(const Spec& spec, Size size, SamplerOptions options, std::unique_ptr<suite::Maker> maker,
+              bool wide)
+      : size_(size),
+        maker_(std::move(maker)),
+        wide_(wide),
+        sampler_(size.examples, spec, std::move(options), maker_ ? maker_->make(kDim) : nullptr) {
+    if (spec.name == OrderName::kScore) set_scores();
+  }
+
+  [[nodiscard]] bool over() const {
+    return sampler_.epoch() == 1 && sampler_.outstanding() == 0 &&
+           sampler_.position().handed_out == size_.examples;
+  }
+  std::vector<Index> step() {
+    if (sampler_.outstanding() == 0) return hand_out();
+    observe();
+    return {};
+  }
+  [[nodiscard]] std::vector<std::byte> save() const { return encode_state(sampler_.state()); }
+  void load(std::span<const std::byte> bytes) {
+    sampler_.load(decode_state(bytes, "test"));
+    fresh_ = true;
+  }
+
+ private:
+  void set_scores() {
+    std::vector<double> scores;
+    for (std::size_t u = 0; u < sampler_.units(); ++u) scores.push_back(normal({8, Purpose::kData, 0, 0}, u));
+    sampler_.set_scores(scores);
+  }
+  std::vector<Index> hand_out() {
+    if (std::exchange(fresh_, false)) sampler_.begin();
+    auto handed = sampler_.next(size_.batch);
+    if (handed.empty()) {
+      sampler_.begin();
+      handed = sampler_.next(size_.batch);
+    }
+    return {handed.begin(), handed.end()};
+  }
+  void observe() {
+    const std::size_t count = sampler_.outstanding();
+    const std::vector<Index> units = sampler_.oldest_outstanding(0, count);
+    if (wide_) {
+      const auto rows = vectors_of<double>(sampler_.epoch(), units);
+      return sampler_.observe(Rows<double>{rows.data(), count, kDim});
+    }
+    const auto rows = vectors_of<float>(sampler_.epoch(), units);
+    if (!maker_) return sampler_.observe(Rows<float>{rows.data(), count, kDim});
+    maker_->set_block(*sampler_.geometry(), rows, count);
+    sampler_.observe_block();
+  }
+
+  Size size_;
+  std::unique_ptr<suite::Maker> maker_;
+  bool wide_;
+  bool fresh_ = true;  ///< no loader has begun to iterate
+  Sampler sampler_;
+};
+
+/// Workers of one rank; a step is a round.
+class WorkersPlay {
+ public:
+  WorkersPlay(const Spec& spec, Size size, std::size_t workers, bool local)
+      : size_(size),
+        local_(local),
+        communicator_(std::make_unique<SelfCommunicator>()),
+        sampler_(Shares::strided(size.examples, workers), spec, *communicator_, {.seed = 3}) {}
+
+  [[nodiscard]] bool over() const { return sampler_.epoch() == 2; }
+  std::vector<Index> step() {
+    std::vector<Index> all;
+    for (std::size_t worker = 0; worker < sampler_.workers(); ++worker) {
+      const std::vector<Index> handed = sampler_.next(worker, size_.batch);
+      all.insert(all.end(), handed.begin(), handed.end());
+      const std::size_t count = sampler_.outstanding(worker);
+      const auto rows = vectors_of<float>(sampler_.epoch(), sampler_.oldest_outstanding(worker, 0, count));
+      sampler_.deposit(worker, Rows<float>{rows.data(), count, kDim});
+    }
+    if (all.empty())
+      sampler_.end_epoch();
+    else
+      sampler_.step();
+    return all;
+  }
+  [[nodiscard]] std::vector<std::byte> save() {
+    if (local_) return encode_state(sampler_.local_state());
+    State state = sampler_.save();
+    state.set("step", std::int64_t{0});  // to save is a round, and counts as one
+    return encode_state(state);
+  }
+  void load(std::span<const std::byte> bytes) { sampler_.load(decode_state(bytes, "test")); }
+
+ private:
+  Size size_;
+  bool local_;  ///< by the state of one rank
+  std::unique_ptr<Communicator> communicator_;
+  DistributedSampler sampler_;
+};
+
+std::vector<Size> sizes() {
+  if (cases::kShare > 1) return {{5, 2}};
+  if (!at_length()) return {{1, 1}, {5, 3}, {7, 2}, {24, 5}};
+  std::vector<Size> all;
+  for (std::size_t examples = 1; examples <= 24; ++examples)
+    for (const std::size_t batch : {1UL, 2UL, 5UL, 24UL})
+      if (batch <= examples && (batch > 1 || examples <= 12)) all.push_back({examples, batch});
+  return all;
+}
+
+/// Where all twos and threes of places to stop are tried: there are many.
+bool several_at(Size size) {
+  return size.batch == (at_length() ? 2 : 3) && size.examples == (at_length() ? 7 : 5);
+}
+
+const std::vector<std::string> kBalancing = {
+    "mean",
+    "mean; tie=minus",
+    "mean; sign=walk,c=3",
+    "mean; centring=ema",
+    "mean; centring=none",
+    "mean; normalize",
+    "mean; block=4",
+    "pair",
+    "pair; tie=minus",
+    "pair; sign=walk,c=3",
+    "pair; sign=halving",
+    "pair; normalize",
+    "pair; block=3",
+    "batch",
+    "batch; sign=walk,c=3",
+    "batch; block=5",
+    "recursive; depth=2",
+    "recursive; depth=2; sign=walk,c=3",
+    "recursive; depth=1; normalize; tie=minus",
+    "recursive-pair; depth=2",
+    "recursive-pair; depth=2; sign=walk,c=3",
+    "recursive-pair; depth=1; normalize; tie=minus",
+};
+const std::vector<std::string> kOfRowsAlone = {"pair; sketch=gauss:3",
+                                               "mean; sketch=sparse:4",
+                                               "recursive-pair; depth=1; sketch=kron:2",
+                                               "batch; sketch=kron:2; sign=walk,c=3",
+                                               "rr",
+                                               "so",
+                                               "fixed",
+                                               "flipflop",
+                                               "block-reversal; block=5",
+                                               "block-reversal; block=3; reverse=no",
+                                               "block-reversal; reshuffle=no",
+                                               "swr",
+                                               "greedy",
+                                               "score"};
+const std::vector<std::string> kOfManyWorkers = {"cd-pair",
+                                                 "cd-pair; tie=minus",
+                                                 "cd-pair; sign=walk,c=3",
+                                                 "cd-pair; sign=halving",
+                                                 "cd-pair; sketch=gauss:3",
+                                                 "id-pair",
+                                                 "id-pair; sign=walk,c=3",
+                                                 "id-pair; sign=halving",
+                                                 "d-rr"};
+
+/// `check(spec, size, several)` for every unit and size; how often a state was loaded is told.
+void for_all(const std::vector<std::string>& specs,
+             const std::function<std::size_t(const Spec&, Size, bool several)>& check) {
+  std::size_t resumes = 0;
+  std::size_t cases = 0;
+  for (const std::string& text : specs)
+    for (const std::size_t unit : {1UL, 2UL, 3UL})
+      for (const Size size : sizes()) {
+        const Spec spec = parse_spec(text + "; unit=" + std::to_string(unit));
+        SCOPED_TRACE(print_spec(spec) + ", n = " + std::to_string(size.examples) + " by " +
+                     std::to_string(size.batch));
+        resumes += check(spec, size, several_at(size));
+        ++cases;
+        if (testing::Test::HasFailure()) return;
+      }
+  std::printf("%zu runs of two epochs, %zu resumes\n", cases, resumes);
+}
+
+/// The geometry is the sampler's own if there is no maker.
+void check_all(const std::vector<std::string>& specs,
+               const std::function<std::unique_ptr<suite::Maker>()>& maker, bool wide,
+               const SamplerOptions& options = {.seed = 3, .shapes = {{2, 3}}}) {
+  for_all(specs, [&](const Spec& spec, Size size, bool several) {
+    return check_every_step([&] { return std::make_unique<SamplerPlay>(spec, size, options, maker(), wide); },
+                            several);
+  });
+}
+
+template <class MakerOfAKind, class... Arguments>
+std::function<std::unique_ptr<suite::Maker>()> maker_of(Arguments... arguments) {
+  return [=] { return std::make_unique<MakerOfAKind>(arguments...); };
+}
+
+const std::function<std::unique_ptr<suite::Maker>()> kNone = [] { return nullptr; };
+
+TEST(ResumeAtEveryStep, OfEveryBalancerOnRowsOfFloats) { check_all(kBalancing, kNone, false); }
+TEST(ResumeAtEveryStep, OfEveryBalancerOnRowsOfDoubles) { check_all(kBalancing, kNone, true); }
+TEST(ResumeAtEveryStep, OfEveryBalancerOnProductsAlone) {
+  check_all(kBalancing, maker_of<suite::GramMaker>(), false);
+}
+TEST(ResumeAtEveryStep, OfEveryBalancerOnVectorsInPieces) {
+  check_all(kBalancing, maker_of<suite::CompositeMaker>(), false);
+}
+TEST(ResumeAtEveryStep, OfSketchesAndOfOrdersThatDoNotBalance) { check_all(kOfRowsAlone, kNone, false); }
+
+TEST(ResumeAtEveryStep, WithWhatDiagnosticsRecord) {
+  check_all({"pair", "mean", "rr"}, kNone, true, {.seed = 3, .record_herding = true, .record_norms = true});
+}
+
+TEST(ResumeAtEveryStep, OfAnOrderReadFromAFile) {
+  const auto path = std::filesystem::temp_directory_path() / "cdgrab_torture_order.npy";
+  for (const std::size_t units : {1UL, 7UL, 24UL}) {
+    write_npy_order(path, random_permutation({5, Purpose::kData, 0, 0}, units));
+    const Spec spec = parse_spec("file; path=" + path.string());
+    check_every_step(
+        [&] {
+          return std::make_unique<SamplerPlay>(spec, Size{units, 2}, SamplerOptions{}, nullptr, false);
+        },
+        false);
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(ResumeAtEveryStep, OfManyWorkers) {
+  for_all(kOfManyWorkers, [](const Spec& spec, Size size, bool several) {
+    std::size_t resumes = 0;
+    for (const std::size_t workers : {1UL, 2UL, 3UL})
+      for (const bool local : {false, true})
+        resumes += check_every_step([&] { return std::make_unique<WorkersPlay>(spec, size, workers, local); },
+                                    several);
+    return resumes;
+  });
+}
+
+}  // namespace
+}  // namespace cdgrab::torture
