@@ -57,9 +57,9 @@ Tensor parameter_behind(Node* node, std::size_t slot, std::vector<Step>& chain) 
   return leaf == nullptr ? Tensor() : leaf->variable;
 }
 
-/// Whether `node` makes something of parameters, if its inputs do: a penalty, which no example has a share in,
-/// a weight, or a number that a weight is made with. `masks`: a constant may have a parameter's shape; in a
-/// batch of one it could be the example.
+/// Whether `node` makes something of parameters, if its inputs do: a penalty, which no example has a share
+/// in, a weight, or a number that a weight is made with. `masks`: a constant may have a parameter's shape; in
+/// a batch of one it could be the example.
 bool works_on_parameters(Node* node, bool masks) {
   static const std::unordered_set<std::string> kNames = {
       "AbsBackward0",  "AddBackward0",
@@ -96,7 +96,8 @@ bool works_on_parameters(Node* node, bool masks) {
 /// Whether nothing but parameters goes into `reduction`.
 bool is_penalty(Node* reduction, bool masks) {
   const auto below = nodes_below(reduction);
-  return std::all_of(below.begin(), below.end(), [&](Node* node) { return works_on_parameters(node, masks); });
+  return std::all_of(below.begin(), below.end(),
+                     [&](Node* node) { return works_on_parameters(node, masks); });
 }
 
 /// A place for what each reduction reduces.
@@ -187,7 +188,8 @@ class Hypothesis {
     return true;
   }
 
-  /// Of the node's outputs that the loss depends on, which are all alike; of its first one if they are pieces.
+  /// Of the node's outputs that the loss depends on, which are all alike; of its first one if they are
+  /// pieces.
   [[nodiscard]] Place of(Node* node) const {
     const auto found = places_.lower_bound({node, 0});
     return found == places_.end() || found->first.first != node ? Place() : found->second;
@@ -201,7 +203,7 @@ class Hypothesis {
 
   /// What two know of one tensor; nullopt if they contradict each other.
   [[nodiscard]] Found united(const Place& a, const Place& b, at::IntArrayRef shape) const {
-    if (a == b) return a;
+    if (!a && !b) return Found(Place());
     if (!a || !b) return std::nullopt;
     const auto both = merged(*a, *b, shape, batch_);
     return both ? Found(Place(*both)) : std::nullopt;
@@ -310,27 +312,23 @@ std::vector<Reduction> reductions_of(const std::vector<Node*>& nodes) {
   return all;
 }
 
-/// What the rows of a loss are taken for.
-enum class Rows { kNamed, kExamples };
+/// What an axis of a loss is taken for first.
+enum class LossOf { kRows, kExamples };
 
 std::vector<Layout> candidates(const Reduction& reduction, const BatchOptions& options,
-                               const NamedRows& named, Rows rows) {
-  auto all = named.in(reduction.shape);
-  const bool is_named = !all.empty() && (rows == Rows::kNamed || options.batch_axis < 0);
-  if (all.empty() || rows == Rows::kExamples) {
-    auto examples = possible_layouts(reduction.shape, options.batch);
-    if (!examples.empty()) all = std::move(examples);
-  }
+                               const NamedRows& named, LossOf loss) {
+  auto rows = named.in(reduction.shape);
+  auto examples = possible_layouts(reduction.shape, options.batch);
   // Class scores stand along dimension 1.
   if (reduction.node->name().starts_with("NllLoss"))
-    std::erase_if(all, [](const Layout& l) { return l.dim == 1; });
+    for (auto* all : {&rows, &examples}) std::erase_if(*all, [](const Layout& l) { return l.dim == 1; });
   // The axis is meant as it was before (B, T) or (T, B) became one dimension.
-  if (options.batch_axis >= 0 && !is_named)
-    std::erase_if(all, [&](const Layout& l) {
+  if (options.batch_axis >= 0)
+    std::erase_if(examples, [&](const Layout& l) {
       const bool outer = l.inner == reduction.shape[static_cast<std::size_t>(l.dim)] / options.batch;
       return options.batch_axis != (outer ? l.dim : l.dim + 1);
     });
-  return all;
+  return !rows.empty() && (loss == LossOf::kRows || examples.empty()) ? rows : examples;
 }
 
 /// What the batch could not be followed to: the message, with the parameters below `culprit`.
@@ -383,7 +381,7 @@ class Refusal {
 
 /// Every way to give the reductions a place; penalties have none.
 std::vector<Choice> choices_for(const Graph& graph, const BatchOptions& options, const NamedRows& named,
-                                Rows rows, const Refusal& refuse) {
+                                LossOf loss, const Refusal& refuse) {
   constexpr std::size_t kMost = 4096;
   std::vector<Choice> choices = {{}};
   for (const Reduction& reduction : reductions_of(graph.nodes)) {
@@ -391,7 +389,7 @@ std::vector<Choice> choices_for(const Graph& graph, const BatchOptions& options,
     if (is_penalty(reduction.node, /*masks=*/true))
       places.emplace_back(std::nullopt);
     else
-      for (const Layout& layout : candidates(reduction, options, named, rows)) places.emplace_back(layout);
+      for (const Layout& layout : candidates(reduction, options, named, loss)) places.emplace_back(layout);
     if (places.empty())
       refuse(reduction.node,
              fmt::format("no axis of what {} reduces is a multiple of the batch", reduction.node->name()));
@@ -409,13 +407,13 @@ std::vector<Choice> choices_for(const Graph& graph, const BatchOptions& options,
 }
 
 /// Those that do not contradict themselves; `refused` is the first that does.
-std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& options, const ParameterSet& parameters,
-                                   const NamedRows& named, Rows rows, const Refusal& refuse,
-                                   std::optional<Hypothesis>& refused) {
+std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& options,
+                                   const ParameterSet& parameters, const NamedRows& named, LossOf loss,
+                                   const Refusal& refuse, std::optional<Hypothesis>& refused) {
   constexpr std::size_t kMost = 4096;
   std::vector<Hypothesis> survivors;
   std::size_t tried = 0;
-  for (const Choice& choice : choices_for(graph, options, named, rows, refuse)) {
+  for (const Choice& choice : choices_for(graph, options, named, loss, refuse)) {
     Turns turns;
     do {
       if (++tried > kMost) refuse(graph.root, "there are too many axes of as many entries as there are rows");
@@ -429,14 +427,16 @@ std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& optio
   return survivors;
 }
 
-std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& options, const ParameterSet& parameters,
-                                   const NamedRows& named, const Refusal& refuse) {
+std::vector<Hypothesis> consistent(const Graph& graph, const BatchOptions& options,
+                                   const ParameterSet& parameters, const NamedRows& named,
+                                   const Refusal& refuse) {
   std::optional<Hypothesis> refused;
-  auto survivors = consistent(graph, options, parameters, named, Rows::kNamed, refuse, refused);
+  auto survivors = consistent(graph, options, parameters, named, LossOf::kRows, refuse, refused);
   // As many rows as examples, in another sequence: the loss may be of either.
   const bool either = named.count() == options.batch && named.at(0).labels != nullptr;
   if (named.given() && (survivors.empty() || either))
-    for (Hypothesis& other : consistent(graph, options, parameters, named, Rows::kExamples, refuse, refused))
+    for (Hypothesis& other :
+         consistent(graph, options, parameters, named, LossOf::kExamples, refuse, refused))
       survivors.push_back(std::move(other));
   if (survivors.empty()) refuse(refused->culprit(), refused->reason());
   return survivors;
@@ -470,8 +470,7 @@ void meetings(const Use& use, const std::vector<Hypothesis>& survivors, const Co
               const Refusal& refuse, std::vector<Use>& out) {
   const Place place = survivors.front().of(use.node);
   for (const Hypothesis& other : survivors)
-    if (other.of(use.node) != place)
-      refuse.ambiguous(use.node);
+    if (other.of(use.node) != place) refuse.ambiguous(use.node);
   constexpr std::size_t kMost = 4096;
   if (out.size() == kMost)
     refuse(use.node, fmt::format("there are more than {} ways from a parameter to the examples", kMost));

@@ -66,7 +66,8 @@ std::optional<Indexed> indexed_dims(std::vector<::torch::autograd::SavedVariable
   return found;
 }
 
-/// The examples of the entries of `shape`, in their flat order, when those along its dimension `dim` are known.
+/// The examples of the entries of `shape`, in their flat order, when those along its dimension `dim` are
+/// known.
 Examples spread(const Examples& along, Shape shape, std::size_t dim) {
   Examples all(static_cast<std::size_t>(product(shape, 0)));
   const std::int64_t below = product(shape, dim + 1);
@@ -110,9 +111,10 @@ Found index(const Question& q) {
   return at_one_of(q, found->first, flat, dims);
 }
 
-/// Slot 0 is what was there before, slot 1 what is put there.
+/// Slot 0 is what was there before, slot 1 what is put there, without dimensions of 1 in front.
 Found index_put(const Question& q) {
   if (q.slot == 0) return at_dim(q, q.layout.dim);
+  if (is_table(q)) return kNoBatch;
   auto* node = static_cast<nodes::IndexPutBackward0*>(q.node);
   const auto found = indexed_dims(node->indices_, q.node, q.output);
   if (!found) return kImpossible;
@@ -120,14 +122,18 @@ Found index_put(const Question& q) {
   std::vector<std::int64_t> values = q.output.slice(0, found->first).vec();
   values.insert(values.end(), found->shape.begin(), found->shape.end());
   values.insert(values.end(), q.output.begin() + static_cast<std::ptrdiff_t>(end), q.output.end());
-  if (q.input != Shape(values)) return kImpossible;
   const auto dim = static_cast<std::size_t>(q.layout.dim);
-  if (dim < found->first) return at_dim(q, q.layout.dim);
-  if (dim >= end) return at_dim(q, static_cast<std::int64_t>(dim - end + found->first + found->shape.size()));
+  const bool beside = dim < found->first || dim >= end;
+  if (beside && q.input != Shape(values)) return kImpossible;
+  if (beside)
+    return at_dim(q, static_cast<std::int64_t>(
+                         dim < found->first ? dim : dim - end + found->first + found->shape.size()));
   const Shape dims = q.output.slice(found->first, found->count);
   const Examples all = spread(q.examples(), dims, dim - found->first);
   Examples put;
   for (const std::int64_t place : found->flat) put.push_back(all[static_cast<std::size_t>(place)]);
+  if (put.size() == 1) return whole(q, put.front());
+  if (q.input != Shape(values)) return kImpossible;
   return at_one_of(q, found->first, put, found->shape);
 }
 

@@ -39,8 +39,10 @@ bool assign(std::int64_t& to, std::int64_t example) {
   return std::exchange(to, example) == kNobody;
 }
 
-std::optional<Layout> merged(const Layout& a, const Layout& b, at::IntArrayRef shape, std::int64_t batch) {
-  if (a == b) return a;
+/// Without regard to what else they could be.
+static std::optional<Layout> merged_as_they_are(const Layout& a, const Layout& b, at::IntArrayRef shape,
+                                                std::int64_t batch) {
+  if (a == b) return Layout{a.dim, a.inner, a.labels};
   const auto rank = static_cast<std::int64_t>(shape.size());
   if (a.dim >= rank || b.dim >= rank) return std::nullopt;
   const auto along = [&](const Layout& layout) {
@@ -59,6 +61,15 @@ std::optional<Layout> merged(const Layout& a, const Layout& b, at::IntArrayRef s
   return layout_of(a.dim, std::move(both), batch);
 }
 
+std::optional<Layout> merged(const Layout& a, const Layout& b, at::IntArrayRef shape, std::int64_t batch) {
+  auto both = merged_as_they_are(a, b, shape, batch);
+  if (a.otherwise == nullptr || b.otherwise == nullptr) return both;
+  auto other = merged_as_they_are(*a.otherwise, *b.otherwise, shape, batch);
+  if (!both) return other;
+  if (other) both->otherwise = std::make_shared<const Layout>(std::move(*other));
+  return both;
+}
+
 std::optional<std::pair<std::size_t, Examples>> along_one(const Examples& flat, at::IntArrayRef shape) {
   std::optional<std::pair<std::size_t, Examples>> found;
   std::int64_t below = static_cast<std::int64_t>(flat.size());
@@ -68,7 +79,8 @@ std::optional<std::pair<std::size_t, Examples>> along_one(const Examples& flat, 
     Examples along(static_cast<std::size_t>(shape[dim]), kNobody);
     bool alone = true;
     for (std::size_t i = 0; i < flat.size() && alone; ++i)
-      alone = assign(along[static_cast<std::size_t>(static_cast<std::int64_t>(i) / below % shape[dim])], flat[i]);
+      alone =
+          assign(along[static_cast<std::size_t>(static_cast<std::int64_t>(i) / below % shape[dim])], flat[i]);
     // Of several, all entries are one example's: a dimension of length 1 says least.
     if (alone && (!found || found->second.size() == 1)) found.emplace(dim, std::move(along));
   }

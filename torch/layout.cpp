@@ -159,8 +159,7 @@ Found rms_norm(const Question& q) {
 
 Found along(const Question& q, std::int64_t mixed) {
   const auto rank = static_cast<std::int64_t>(q.output.size());
-  return q.layout.dim == (mixed < 0 ? mixed + rank : mixed) ? kImpossible
-                                                            : at_dim(q, q.layout.dim);
+  return q.layout.dim == (mixed < 0 ? mixed + rank : mixed) ? kImpossible : at_dim(q, q.layout.dim);
 }
 Found softmax(const Question& q) { return along(q, static_cast<nodes::SoftmaxBackward0*>(q.node)->dim); }
 Found log_softmax(const Question& q) {
@@ -403,7 +402,7 @@ bool is_compiled(Node* node) { return node->name().find("CompiledFunction") != s
 bool gives_pieces(Node* node) {
   static const std::unordered_set<std::string> kNames = {"SplitBackward0", "UnsafeSplitBackward0",
                                                          "SplitWithSizesBackward0", "UnbindBackward0"};
-  return kNames.contains(node->name());
+  return node->num_inputs() > 1 && kNames.contains(node->name());
 }
 
 bool rearranges(Node* node) {
@@ -445,8 +444,7 @@ Tensor sum_by_example(const Tensor& tensor, const Layout& layout, std::int64_t b
   const Tensor counts = at::tensor(groups.counts, at::kLong).to(tensor.device());
   std::vector<std::int64_t> shape = entries.sizes().vec();
   shape[0] = batch;
-  return at::zeros(shape, entries.options())
-      .index_add_(0, at::repeat_interleave(counts), entries);
+  return at::zeros(shape, entries.options()).index_add_(0, at::repeat_interleave(counts), entries);
 }
 
 }  // namespace cdgrab::torch

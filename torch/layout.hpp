@@ -21,6 +21,8 @@ struct Layout {
   std::int64_t dim = 0;
   std::int64_t inner = 1;
   std::shared_ptr<const std::vector<std::int64_t>> labels = nullptr;
+  /// A piece that is all of one example: as part of a dimension that has other examples too.
+  std::shared_ptr<const Layout> otherwise = nullptr;
 
   [[nodiscard]] std::int64_t rows(std::int64_t batch) const {
     return labels == nullptr ? batch : static_cast<std::int64_t>(labels->size());

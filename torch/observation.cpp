@@ -139,18 +139,19 @@ std::vector<std::int64_t> examples_of_rows(const Tensor& example_of_row, std::in
   if (!example_of_row.defined()) return {};
   if (example_of_row.dim() != 1 || example_of_row.numel() == 0 ||
       !c10::isIntegralType(example_of_row.scalar_type(), /*includeBool=*/false))
-    throw UserError("observe",
-                    fmt::format("example_of_row is a tensor of {} of shape ({}); one integer for each row is "
-                                "allowed: the example of the batch that it belongs to",
-                                c10::toString(example_of_row.scalar_type()),
-                                fmt::join(example_of_row.sizes(), "x")));
+    throw UserError(
+        "observe",
+        fmt::format("example_of_row is a tensor of {} of shape ({}); one integer for each row is "
+                    "allowed: the example of the batch that it belongs to",
+                    c10::toString(example_of_row.scalar_type()), fmt::join(example_of_row.sizes(), "x")));
   const Tensor list = example_of_row.to(at::kCPU, at::kLong).contiguous();
   const auto* first = list.const_data_ptr<std::int64_t>();
   std::vector<std::int64_t> all(first, first + list.numel());
   for (std::size_t row = 0; row < all.size(); ++row)
     if (all[row] < 0 || all[row] >= batch)
-      throw UserError("observe", fmt::format("example_of_row[{}] is {}; 0 to {} are allowed, in a batch of {}",
-                                             row, all[row], batch - 1, batch));
+      throw UserError("observe",
+                      fmt::format("example_of_row[{}] is {}; 0 to {} are allowed, in a batch of {}", row,
+                                  all[row], batch - 1, batch));
   return all;
 }
 

@@ -17,15 +17,32 @@ Found beside(const Question& q) {
              : kImpossible;
 }
 
-/// The output is `examples` begin, begin + step, .. of the input, along dimension `dim`.
-Found piece_of(const Question& q, std::int64_t given, std::int64_t begin, std::int64_t step) {
-  const std::int64_t dim = from_front(given, q.input);
-  if (q.layout.dim != dim || q.input == q.output) return beside(q);
+/// What the output says of the input along `dim`, where it is entries begin, begin + step, ..
+Examples cut_out(const Question& q, std::int64_t dim, const Examples& piece, std::int64_t begin,
+                 std::int64_t step) {
   Examples all(static_cast<std::size_t>(q.input[static_cast<std::size_t>(dim)]), kNobody);
-  const Examples piece = q.examples();
   for (std::size_t i = 0; i < piece.size(); ++i)
     all[static_cast<std::size_t>(begin) + i * static_cast<std::size_t>(step)] = piece[i];
-  return with_examples(q, dim, std::move(all));
+  return all;
+}
+
+/// `found`, the place beside dimension `dim`. If all of the output is one example's, it may instead have been
+/// cut out along `dim` as that: `length` entries from `begin`.
+Found or_cut_out(Found found, const Question& q, std::int64_t dim, std::int64_t length, std::int64_t begin,
+                 std::int64_t step) {
+  if (!found || !*found || q.layout.labels == nullptr) return found;
+  const auto only = only_example(q.examples());
+  if (!only) return found;
+  Examples all = cut_out(q, dim, Examples(static_cast<std::size_t>(length), *only), begin, step);
+  (*found)->otherwise = std::make_shared<const Layout>(layout_of(dim, std::move(all), q.batch));
+  return found;
+}
+
+Found piece_of(const Question& q, std::int64_t given, std::int64_t begin, std::int64_t step) {
+  const std::int64_t dim = from_front(given, q.input);
+  if (q.input == q.output) return beside(q);
+  if (q.layout.dim == dim) return with_examples(q, dim, cut_out(q, dim, q.examples(), begin, step));
+  return or_cut_out(beside(q), q, dim, q.output[static_cast<std::size_t>(dim)], begin, step);
 }
 
 /// The input is a piece of the output.
@@ -35,24 +52,10 @@ Found piece_from(const Question& q, std::int64_t begin) {
   return with_examples(q, q.layout.dim, Examples(all.begin() + begin, all.begin() + begin + length));
 }
 
-/// All of the input is one example's: along the first dimension as along any.
-Found whole(const Question& q, std::int64_t example) {
-  if (q.input.empty()) return kImpossible;
-  return with_examples(q, 0, Examples(static_cast<std::size_t>(q.input[0]), example));
-}
-
-/// The entry `at` along a dimension, which is gone. If all of it is one example's, that is why.
+/// The entry `at` along a dimension, which is gone.
 Found entry_of(const Question& q, std::int64_t given, std::int64_t at) {
   const std::int64_t gone = from_front(given, q.input);
-  if (q.layout.labels != nullptr) {
-    const auto only = only_example(q.examples());
-    if (only) {
-      Examples all(static_cast<std::size_t>(q.input[static_cast<std::size_t>(gone)]), kNobody);
-      all[static_cast<std::size_t>(at)] = *only;
-      return with_examples(q, gone, std::move(all));
-    }
-  }
-  return at_dim(q, q.layout.dim + (q.layout.dim >= gone ? 1 : 0));
+  return or_cut_out(at_dim(q, q.layout.dim + (q.layout.dim >= gone ? 1 : 0)), q, gone, 1, at, 1);
 }
 
 /// Where a view into a base begins along each of the base's dimensions, and its own dimension there, if any.

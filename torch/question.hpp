@@ -39,6 +39,11 @@ inline Found at_dim(const Question& q, std::int64_t dim) {
 inline Found with_examples(const Question& q, std::int64_t dim, Examples examples) {
   return Found(Place(layout_of(dim, std::move(examples), q.batch)));
 }
+/// All of the input is one example's: along the first dimension as along any.
+inline Found whole(const Question& q, std::int64_t example) {
+  if (q.input.empty()) return kImpossible;
+  return with_examples(q, 0, Examples(static_cast<std::size_t>(q.input[0]), example));
+}
 inline std::int64_t from_front(std::int64_t dim, Shape shape) {
   return dim < 0 ? dim + static_cast<std::int64_t>(shape.size()) : dim;
 }

@@ -148,12 +148,12 @@ void keep_what_was_saved(Node* node) {
   if (const auto found = kKinds.find(node->name()); found != kKinds.end()) found->second(node);
 }
 
-Tensor Moment::input_by_example(const Tensor& input, std::size_t slot_of_input) const {
+Layout Moment::layout_of_input(const Tensor& input, std::size_t slot_of_input) const {
   const auto place = place_in_input(node, slot_of_input, input.sizes(), gradient().sizes(), layout, batch);
   if (!place || !*place)
     throw InvariantError(
         "observe", fmt::format("the batch is not in the input of {} that its rule reads", node->name()));
-  return batch_first(input, **place, batch);
+  return **place;
 }
 
 Contribution through_chain(Contribution contribution, const Use& use) {

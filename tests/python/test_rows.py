@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches that are one axis of rows, of which each example has some: packed, ragged, routed."""
 
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +10,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 import cdgrab
 
 C, H, CLASSES = 4, 6, 3
-PAGE = Path(__file__).parents[2] / "docs" / "observe.md"
 
 # Of rows per example: one row, none, several.
 LENGTHS = [[3, 1, 4, 2], [1, 5], [2, 0, 3, 1], [4, 4, 4], [1, 1, 1], [7, 1, 1, 1, 1]]
@@ -40,7 +34,9 @@ def split(geometry):
 
 
 def observed(model, loss, batch, owners=None, **options):
-    return named(model, cdgrab.GradientGeometry(parameters=model, **options).compute(loss, batch, example_of_row=owners))
+    return named(
+        model, cdgrab.GradientGeometry(parameters=model, **options).compute(loss, batch, example_of_row=owners)
+    )
 
 
 def one_by_one(model, losses):
@@ -51,7 +47,7 @@ def one_by_one(model, losses):
         if loss is None:
             rows.append(torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype))
             continue
-        gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True)
         rows.append(torch.cat([g.flatten() for g in gradients]))
     return torch.stack(rows)
 
@@ -95,7 +91,9 @@ def test_rows_behind_a_dimension_of_one_and_a_loss_that_is_a_sum():
     x, y, owners = ragged([3, 1, 4, 2])
     loss = F.cross_entropy(model(x[None])[0], y, reduction="sum")
     found = observed(model, loss, 4, owners, reduction="sum")
-    expected = one_by_one(model, [F.cross_entropy(model(x[owners == b]), y[owners == b], reduction="sum") for b in range(4)])
+    expected = one_by_one(
+        model, [F.cross_entropy(model(x[owners == b]), y[owners == b], reduction="sum") for b in range(4)]
+    )
     assert_close(found, expected)
 
 
@@ -273,7 +271,7 @@ class BlockAttention(nn.Module):
         return self.head(self.norm(x + self.out(mixed.transpose(0, 1).flatten(1))))
 
 
-@pytest.mark.parametrize("lengths", [[3, 1, 4, 2], [1, 3], [2, 0, 1, 1], [5, 3]])
+@pytest.mark.parametrize("lengths", [[3, 1, 4, 2], [1, 3], [2, 0, 1, 3], [5, 3]])
 @pytest.mark.parametrize("fused", [True, False])
 def test_attention_over_rows_that_a_mask_keeps_apart(fused, lengths):
     # Heads, width of a head and all of it: some are as many as the rows.
@@ -370,36 +368,28 @@ def test_packed_sequences_with_a_loss_of_every_step(kind, options, lengths):
     assert_close(found, one_by_one(model, alone))
 
 
-def test_an_order_of_packed_sequences_is_that_of_padded_ones():
+@pytest.mark.parametrize("kind", [cdgrab.Sampler, cdgrab.DistributedSampler])
+def test_an_order_of_packed_sequences_is_that_of_padded_ones(kind):
     """Integers, so that no rounding tells them apart."""
     torch.manual_seed(3)
-    lengths = torch.randint(1, 5, (12,)).tolist()
-    data = [torch.randint(-2, 3, (n, C)).float() for n in lengths]
+    data = [torch.randint(-2, 3, (n, C)).float() for n in torch.randint(1, 5, (12,)).tolist()]
 
-    def loss(model, batch):
-        return model(pad_sequence([data[i] for i in batch], batch_first=True)).sum()
-
-    def packed_loss(model, batch):
-        return model(pack_sequence([data[i] for i in batch], enforce_sorted=False).data).sum()
-
-    orders = []
-    for is_packed in (False, True):
+    def order_of(is_packed):
         model = nn.Linear(C, 3, bias=False)
-        nn.init.ones_(model.weight)
-        sampler = cdgrab.Sampler(12, "pair", reduction="sum", seed=1)
+        sampler = kind(12, reduction="sum", seed=1, batch_axis=None if is_packed else 0)
         for _ in range(3):
             for batch in torch.utils.data.BatchSampler(sampler, 4, drop_last=False):
-                if is_packed:
-                    packed = pack_sequence([data[i] for i in batch], enforce_sorted=False)
-                    value, rows = packed_loss(model, batch), cdgrab.example_of_row(packed)
-                    sampler.observe(value, len(batch), example_of_row=rows)
-                else:
-                    value = loss(model, batch)
-                    sampler.observe(value, len(batch))
-                value.backward()
-        orders.append(sampler.next_order().tolist())
-    assert orders[0] == orders[1]
-    assert orders[0] != list(range(12))
+                sequences = [data[i] for i in batch]
+                packed = pack_sequence(sequences, enforce_sorted=False)
+                loss = model(packed.data if is_packed else pad_sequence(sequences, batch_first=True)).sum()
+                rows = cdgrab.example_of_row(packed) if is_packed else None
+                sampler.observe(loss, len(batch), example_of_row=rows)
+                loss.backward()
+        return list(sampler)
+
+    packed, padded = order_of(True), order_of(False)
+    assert packed == padded
+    assert sorted(packed) == list(range(12))
 
 
 # -- examples that go different ways --------------------------------------------------------------------------------
@@ -494,17 +484,17 @@ def test_a_list_that_contradicts_the_graph_is_refused():
         observed(model, loss, 4, owners.flip(0))
 
 
-def test_as_many_rows_as_examples_in_another_sequence_are_refused():
-    model = per_row()
-    x, y, owners = ragged([2, 0, 1])
+def test_as_many_rows_as_examples_in_another_sequence_are_refused_where_the_loss_may_be_of_either():
+    model = Pooled(by_matrix)
+    x, _, owners = ragged([2, 0, 1])
+    y = torch.randint(CLASSES, (3,))
     with pytest.raises(cdgrab.UserError, match="observe the vector of the examples' losses"):
-        observed(model, F.cross_entropy(model(x), y), 3, owners)
-    losses = torch.zeros(3, dtype=torch.float64).index_add(0, owners, F.cross_entropy(model(x), y, reduction="none"))
+        observed(model, F.cross_entropy(model(x, owners, 3), y), 3, owners)
+    losses = F.cross_entropy(model(x, owners, 3), y, reduction="none")
     geometry = cdgrab.GradientGeometry(parameters=model)
-    geometry.observe(losses, 3)
-    losses.sum().backward()
-    expected = one_by_one(model, sums_of_rows(model, x, y, owners, 3))
-    assert_close(named(model, geometry), expected)
+    geometry.observe(losses, 3, example_of_row=owners)
+    losses.sum().backward(retain_graph=True)
+    assert_close(named(model, geometry), one_by_one(model, losses))
 
 
 def test_examples_that_an_index_mixes_are_refused():
@@ -514,10 +504,3 @@ def test_examples_that_an_index_mixes_are_refused():
     loss = F.cross_entropy(model[1:](h + h[torch.tensor([1, 0, 3, 2])]), y)
     with pytest.raises(cdgrab.UserError, match="the examples stand in two places"):
         observed(model, loss, 4)
-
-
-def test_the_page_runs():
-    blocks = [b for b in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "cdgrab." in b]
-    assert len(blocks) == 2
-    for block in blocks:
-        subprocess.run([sys.executable, "-c", block], check=True, timeout=120)
