@@ -63,8 +63,11 @@ static std::optional<Layout> merged_as_they_are(const Layout& a, const Layout& b
 
 std::optional<Layout> merged(const Layout& a, const Layout& b, at::IntArrayRef shape, std::int64_t batch) {
   auto both = merged_as_they_are(a, b, shape, batch);
-  if (a.otherwise == nullptr || b.otherwise == nullptr) return both;
-  auto other = merged_as_they_are(*a.otherwise, *b.otherwise, shape, batch);
+  if (a.otherwise == nullptr && b.otherwise == nullptr) return both;
+  // Of pieces before this one it may be known already that they were cut out.
+  const Layout& other_a = a.otherwise == nullptr ? a : *a.otherwise;
+  const Layout& other_b = b.otherwise == nullptr ? b : *b.otherwise;
+  auto other = merged_as_they_are(other_a, other_b, shape, batch);
   if (!both) return other;
   if (other) both->otherwise = std::make_shared<const Layout>(std::move(*other));
   return both;

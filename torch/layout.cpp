@@ -52,6 +52,9 @@ Found view_of_list(const Question& q) {
 
 /// The flat order of the entries is kept, so the batch is found again by its stride in it.
 Found view(const Question& q) {
+  // What is all of one example may have lost the dimension that said so.
+  if (q.layout.labels != nullptr && q.input.size() > q.output.size())
+    if (const auto only = only_example(q.examples())) return whole(q, *only);
   const std::int64_t stride = q.layout.inner * product(q.output, static_cast<std::size_t>(q.layout.dim) + 1);
   for (std::size_t dim = 0; dim < q.input.size(); ++dim) {
     const std::int64_t below = product(q.input, dim + 1);

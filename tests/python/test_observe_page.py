@@ -17,7 +17,7 @@ def test_the_page_has_its_programs():
     assert len(programs()) == 2
 
 
-@pytest.mark.parametrize(("program", "observed"), zip(programs(), [64, 8], strict=True), ids=["rows", "compile"])
+@pytest.mark.parametrize(("program", "observed"), list(zip(programs(), [64, 8], strict=True)), ids=["rows", "compile"])
 def test_a_program_of_the_page_observes_everything(program, observed):
     names = {"__name__": "__main__"}
     exec(compile(program, str(PAGE), "exec"), names)
