@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "cdgrab/error.hpp"
+#include "labels.hpp"
 
 namespace cdgrab::torch {
 namespace {
@@ -16,6 +17,12 @@ Tensor with_batch_apart(const Tensor& tensor, const Layout& layout, std::int64_t
 
 /// Everything but one example's is zero.
 Tensor only_of(const Tensor& gradient, const Layout& layout, std::int64_t batch, std::int64_t example) {
+  if (layout.labels != nullptr) {
+    std::vector<std::int64_t> shape(static_cast<std::size_t>(gradient.dim()), 1);
+    shape[static_cast<std::size_t>(layout.dim)] = -1;
+    const Tensor whose = at::tensor(examples_along(layout, gradient.size(layout.dim), batch), at::kLong);
+    return at::where(whose.to(gradient.device()).eq(example).view(shape), gradient, 0);
+  }
   const Tensor apart = with_batch_apart(gradient, layout, batch);
   Tensor masked = at::zeros_like(apart, at::MemoryFormat::Contiguous);
   masked.select(layout.dim + 1, example).copy_(apart.select(layout.dim + 1, example));

@@ -49,6 +49,8 @@ struct BatchOptions {
   /// The dimension of the loss's input that holds the examples, counted before (B, T) was flattened; -1:
   /// found out, or refused if two are possible.
   std::int64_t batch_axis = -1;
+  /// Of each row of an axis of this length the example; empty: not named.
+  std::vector<std::int64_t> example_of_row = {};
 };
 
 /// Gives every use its layout. A parameter that was copied to every example is used by the node that copies

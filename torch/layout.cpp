@@ -8,35 +8,20 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "question.hpp"
+
 namespace cdgrab::torch {
-namespace {
-
-using Shape = at::IntArrayRef;
-using Found = std::optional<Place>;
-
-struct Question {
-  Node* node;
-  std::size_t slot;
-  Shape input;
-  Shape output;
-  Layout layout;
-  std::int64_t batch;
-};
-using Answer = Found (*)(const Question&);
-
-const Found kImpossible = std::nullopt;
-const Found kNoBatch = Found(Place(std::nullopt));
-
-Found at_dim(std::int64_t dim, std::int64_t inner) { return Found(Place(Layout{dim, inner})); }
 
 std::int64_t product(Shape shape, std::size_t begin) {
   return std::accumulate(shape.begin() + static_cast<std::ptrdiff_t>(begin), shape.end(), std::int64_t{1},
                          std::multiplies<>());
 }
 
+namespace {
+
 bool fits(Shape shape, const Layout& layout, std::int64_t batch) {
   const auto dim = static_cast<std::size_t>(layout.dim);
-  return dim < shape.size() && shape[dim] % (batch * layout.inner) == 0 && shape[dim] > 0;
+  return dim < shape.size() && shape[dim] > 0 && shape[dim] % (layout.rows(batch) * layout.inner) == 0;
 }
 
 /// Elementwise with broadcasting: dimensions count from the right.
@@ -45,29 +30,48 @@ Found elementwise(const Question& q) {
   const std::int64_t dim = q.layout.dim - shift;
   if (dim < 0) return kNoBatch;
   const auto at = static_cast<std::size_t>(dim);
-  if (q.input[at] == q.output[static_cast<std::size_t>(q.layout.dim)]) return at_dim(dim, q.layout.inner);
+  if (q.input[at] == q.output[static_cast<std::size_t>(q.layout.dim)]) return at_dim(q, dim);
   return q.input[at] == 1 ? kNoBatch : kImpossible;
+}
+
+/// A list of examples along a dimension of the output that is several of the input.
+Found view_of_list(const Question& q) {
+  const std::int64_t below = product(q.output, static_cast<std::size_t>(q.layout.dim) + 1);
+  const std::int64_t length = q.output[static_cast<std::size_t>(q.layout.dim)];
+  for (std::size_t end = q.input.size(); end > 0; --end) {
+    if (product(q.input, end) != below) continue;
+    for (std::size_t begin = end; begin-- > 0;) {
+      const Shape dims = q.input.slice(begin, end - begin);
+      if (product(dims, 0) != length) continue;
+      if (auto found = along_one(q.examples(), dims))
+        return with_examples(q, static_cast<std::int64_t>(begin + found->first), std::move(found->second));
+    }
+  }
+  return kImpossible;
 }
 
 /// The flat order of the entries is kept, so the batch is found again by its stride in it.
 Found view(const Question& q) {
+  // What is all of one example may have lost the dimension that said so.
+  if (q.layout.labels != nullptr && q.input.size() > q.output.size())
+    if (const auto only = only_example(q.examples())) return whole(q, *only);
   const std::int64_t stride = q.layout.inner * product(q.output, static_cast<std::size_t>(q.layout.dim) + 1);
   for (std::size_t dim = 0; dim < q.input.size(); ++dim) {
     const std::int64_t below = product(q.input, dim + 1);
     if (below == 0 || stride % below != 0) continue;
-    const Layout layout{static_cast<std::int64_t>(dim), stride / below};
-    if (fits(q.input, layout, q.batch)) return at_dim(layout.dim, layout.inner);
+    Layout layout{static_cast<std::int64_t>(dim), stride / below, q.layout.labels};
+    if (fits(q.input, layout, q.batch)) return Found(Place(std::move(layout)));
   }
-  return kImpossible;
+  return q.layout.labels == nullptr ? kImpossible : view_of_list(q);
 }
 
 Found swap_dims(const Question& q, std::int64_t a, std::int64_t b) {
   const auto rank = static_cast<std::int64_t>(q.output.size());
   a = a < 0 ? a + rank : a;
   b = b < 0 ? b + rank : b;
-  if (q.layout.dim == a) return at_dim(b, q.layout.inner);
-  if (q.layout.dim == b) return at_dim(a, q.layout.inner);
-  return at_dim(q.layout.dim, q.layout.inner);
+  if (q.layout.dim == a) return at_dim(q, b);
+  if (q.layout.dim == b) return at_dim(q, a);
+  return at_dim(q, q.layout.dim);
 }
 
 template <class Transpose>
@@ -81,7 +85,7 @@ Found matrix_transpose(const Question& q) { return swap_dims(q, 0, 1); }
 Found permute(const Question& q) {
   const auto& dims = static_cast<nodes::PermuteBackward0*>(q.node)->dims;
   const std::int64_t from = dims[static_cast<std::size_t>(q.layout.dim)];
-  return at_dim(from < 0 ? from + static_cast<std::int64_t>(dims.size()) : from, q.layout.inner);
+  return at_dim(q, from < 0 ? from + static_cast<std::int64_t>(dims.size()) : from);
 }
 
 /// out = a b for matrices a (slot `a`) and b (slot `a` + 1).
@@ -90,46 +94,46 @@ Found matrix_product(const Question& q, std::size_t a) {
   const bool rows = q.layout.dim == 0;
   const bool left = q.slot == a;
   if (rows != left) return kNoBatch;
-  return at_dim(rows ? 0 : 1, q.layout.inner);
+  return at_dim(q, rows ? 0 : 1);
 }
 Found addmm(const Question& q) { return matrix_product(q, 1); }
 Found mm(const Question& q) { return matrix_product(q, 0); }
 
 Found linear(const Question& q) {
   if (q.slot > 0) return kNoBatch;
-  return q.layout.dim + 1 < static_cast<std::int64_t>(q.output.size()) ? at_dim(q.layout.dim, q.layout.inner)
+  return q.layout.dim + 1 < static_cast<std::int64_t>(q.output.size()) ? at_dim(q, q.layout.dim)
                                                                        : kImpossible;
 }
 
 Found batched_product(const Question& q, std::size_t a) {
   if (q.slot < a) return elementwise(q);
   const bool left = q.slot == a;
-  if (q.layout.dim == 0) return at_dim(0, q.layout.inner);
-  if (q.layout.dim == 1) return left ? at_dim(1, q.layout.inner) : kNoBatch;
-  return left ? kNoBatch : at_dim(2, q.layout.inner);
+  if (q.layout.dim == 0) return at_dim(q, 0);
+  if (q.layout.dim == 1) return left ? at_dim(q, 1) : kNoBatch;
+  return left ? kNoBatch : at_dim(q, 2);
 }
 Found bmm(const Question& q) { return batched_product(q, 0); }
 Found baddbmm(const Question& q) { return batched_product(q, 1); }
 
 /// A matrix times a vector.
-Found matrix_vector(const Question& q) { return q.slot == 0 ? at_dim(0, q.layout.inner) : kNoBatch; }
+Found matrix_vector(const Question& q) { return q.slot == 0 ? at_dim(q, 0) : kNoBatch; }
 
 /// Convolutions, pooling, padding, group norm: examples along dimension 0, the first input carries them.
 Found examples_first(const Question& q) {
   if (q.layout.dim != 0) return kImpossible;
-  return q.slot > 0 ? kNoBatch : at_dim(0, q.layout.inner);
+  return q.slot > 0 ? kNoBatch : at_dim(q, 0);
 }
 
 /// Examples may also be among the channels, as instance norm has them: each channel is on its own.
 Found batch_norm(const Question& q) {
   if (q.layout.dim != 1) return examples_first(q);
-  return at_dim(q.slot == 0 ? 1 : 0, q.layout.inner);
+  return at_dim(q, q.slot == 0 ? 1 : 0);
 }
 
 /// Dimensions that are padded, which the batch's is not, are the last ones.
 Found padded(const Question& q) {
   const auto dim = static_cast<std::size_t>(q.layout.dim);
-  return q.input[dim] == q.output[dim] ? at_dim(q.layout.dim, q.layout.inner) : kImpossible;
+  return q.input[dim] == q.output[dim] ? at_dim(q, q.layout.dim) : kImpossible;
 }
 
 /// A dimension of the output is (copies, the input's own).
@@ -137,15 +141,16 @@ Found repeat(const Question& q) {
   const auto shift = static_cast<std::int64_t>(q.output.size()) - static_cast<std::int64_t>(q.input.size());
   const std::int64_t dim = q.layout.dim - shift;
   const std::int64_t own = dim < 0 ? 1 : q.input[static_cast<std::size_t>(dim)];
-  if (own % (q.batch * q.layout.inner) == 0) return at_dim(dim, q.layout.inner);
-  return q.layout.inner % own == 0 ? kNoBatch : kImpossible;
+  const std::int64_t rows = q.layout.rows(q.batch);
+  if (own > 0 && rows > 0 && own % (rows * q.layout.inner) == 0) return at_dim(q, dim);
+  return own > 0 && q.layout.inner % own == 0 ? kNoBatch : kImpossible;
 }
 
 /// The last `count` dimensions are normalised together.
 Found normalised(const Question& q, std::size_t count) {
   if (q.slot > 0) return kNoBatch;
   return q.layout.dim + static_cast<std::int64_t>(count) < static_cast<std::int64_t>(q.output.size())
-             ? at_dim(q.layout.dim, q.layout.inner)
+             ? at_dim(q, q.layout.dim)
              : kImpossible;
 }
 Found layer_norm(const Question& q) {
@@ -157,8 +162,7 @@ Found rms_norm(const Question& q) {
 
 Found along(const Question& q, std::int64_t mixed) {
   const auto rank = static_cast<std::int64_t>(q.output.size());
-  return q.layout.dim == (mixed < 0 ? mixed + rank : mixed) ? kImpossible
-                                                            : at_dim(q.layout.dim, q.layout.inner);
+  return q.layout.dim == (mixed < 0 ? mixed + rank : mixed) ? kImpossible : at_dim(q, q.layout.dim);
 }
 Found softmax(const Question& q) { return along(q, static_cast<nodes::SoftmaxBackward0*>(q.node)->dim); }
 Found log_softmax(const Question& q) {
@@ -167,68 +171,24 @@ Found log_softmax(const Question& q) {
 
 /// Queries, keys and values are (B, heads, T, E): only the first two dimensions keep examples apart.
 Found attention(const Question& q) {
-  return q.slot < 3 && q.layout.dim < 2 ? at_dim(q.layout.dim, q.layout.inner) : kImpossible;
+  return q.slot < 3 && q.layout.dim < 2 ? at_dim(q, q.layout.dim) : kImpossible;
 }
 
 Found glu(const Question& q) { return along(q, static_cast<nodes::GluBackward0*>(q.node)->dim); }
 Found cumsum(const Question& q) { return along(q, static_cast<nodes::CumsumBackward0*>(q.node)->dim); }
-Found index_select(const Question& q) {
-  return along(q, static_cast<nodes::IndexSelectBackward0*>(q.node)->dim);
-}
-/// In the other dimensions the index may be shorter.
-Found gather(const Question& q) {
-  const auto dim = static_cast<std::size_t>(q.layout.dim);
-  return q.input[dim] == q.output[dim] ? along(q, static_cast<nodes::GatherBackward0*>(q.node)->dim)
-                                       : kImpossible;
-}
-
 Found embedding(const Question& /*q*/) { return kNoBatch; }
-
-/// table[indices], where the table is a parameter; other indexing may mix the examples.
-Found index(const Question& q) {
-  Node* below = q.node->next_edge(q.slot).function.get();
-  while (below != nullptr && rearranges(below)) below = below->next_edge(0).function.get();
-  return dynamic_cast<AccumulateGrad*>(below) == nullptr ? kImpossible : kNoBatch;
-}
 
 /// (T, B, ..) and, for the states to begin with, (B, H); weights between.
 Found recurrent(const Question& q) {
   if (q.layout.dim != 1) return kImpossible;
   if (q.slot > 0 && q.slot < 5) return kNoBatch;
-  return at_dim(static_cast<std::int64_t>(q.input.size()) - 2, q.layout.inner);
+  return at_dim(q, static_cast<std::int64_t>(q.input.size()) - 2);
 }
 
 /// The loss of each example or position from its class scores, which stand along dimension 1.
 Found class_scores(const Question& q) {
   if (q.slot > 0) return kNoBatch;
-  return at_dim(q.layout.dim == 0 ? 0 : q.layout.dim + 1, q.layout.inner);
-}
-
-/// Pieces of a tensor along a dimension, or several tensors put together along one.
-Found pieces(const Question& q) {
-  const auto dim = static_cast<std::size_t>(q.layout.dim);
-  return dim < q.input.size() && q.input.size() == q.output.size() && q.input[dim] == q.output[dim]
-             ? at_dim(q.layout.dim, q.layout.inner)
-             : kImpossible;
-}
-
-/// One entry along a dimension, which is gone.
-Found without_dim(const Question& q, std::int64_t gone) {
-  const auto rank = static_cast<std::int64_t>(q.input.size());
-  const std::int64_t dim = q.layout.dim + (q.layout.dim >= (gone < 0 ? gone + rank : gone) ? 1 : 0);
-  return at_dim(dim, q.layout.inner);
-}
-
-Found select(const Question& q) { return without_dim(q, static_cast<nodes::SelectBackward0*>(q.node)->dim); }
-Found unbind(const Question& q) { return without_dim(q, static_cast<nodes::UnbindBackward0*>(q.node)->dim); }
-
-/// The one dimension that the inputs do not have.
-Found stack(const Question& q) {
-  const auto rank = static_cast<std::int64_t>(q.output.size());
-  const std::int64_t given = static_cast<nodes::StackBackward0*>(q.node)->dim;
-  const std::int64_t fresh = given < 0 ? given + rank : given;
-  if (q.layout.dim == fresh) return kImpossible;
-  return at_dim(q.layout.dim - (q.layout.dim > fresh ? 1 : 0), q.layout.inner);
+  return at_dim(q, q.layout.dim == 0 ? 0 : q.layout.dim + 1);
 }
 
 at::IntArrayRef list_of(const std::int64_t& dim) { return dim; }
@@ -248,7 +208,7 @@ Found reduced(const Question& q) {
   std::int64_t left = 0;
   for (std::int64_t dim = 0; dim < rank; ++dim) {
     const bool here = keepdim || !gone.contains(dim);
-    if (here && left == q.layout.dim) return gone.contains(dim) ? kImpossible : at_dim(dim, q.layout.inner);
+    if (here && left == q.layout.dim) return gone.contains(dim) ? kImpossible : at_dim(q, dim);
     left += here ? 1 : 0;
   }
   return kImpossible;
@@ -260,7 +220,7 @@ Found by_shape(const Question& q) {
        {"AsStrided", "Cum", "Fft", "Flip", "Gather", "Index", "Linalg", "Mask", "Permut", "Renorm", "Roll",
         "Rot90", "Scatter", "Sort", "Take", "Topk", "Tril", "Triu", "Unfold"})
     if (name.find(mixes) != std::string::npos && name != "MaskedFillBackward0") return kImpossible;
-  return q.input == q.output ? at_dim(q.layout.dim, q.layout.inner) : kImpossible;
+  return q.input == q.output ? at_dim(q, q.layout.dim) : kImpossible;
 }
 
 /// Everything below the edge is made of leaves: what is the same for all examples, as parameters are.
@@ -288,10 +248,10 @@ Found by_length(const Question& q) {
   if (is_of_leaves(q.node, q.slot)) return kNoBatch;
   const std::int64_t length = q.output[static_cast<std::size_t>(q.layout.dim)];
   const auto dim = static_cast<std::size_t>(q.layout.dim);
-  if (dim < q.input.size() && q.input[dim] == length) return at_dim(q.layout.dim, q.layout.inner);
+  if (dim < q.input.size() && q.input[dim] == length) return at_dim(q, q.layout.dim);
   const auto only = std::find(q.input.begin(), q.input.end(), length);
   if (std::count(q.input.begin(), q.input.end(), length) != 1) return kImpossible;
-  return at_dim(only - q.input.begin(), q.layout.inner);
+  return at_dim(q, only - q.input.begin());
 }
 
 bool takes_leaves(Node* node) {
@@ -365,22 +325,34 @@ const std::unordered_map<std::string, Answer>& answers() {
       {"ScaledDotProductFlashAttentionBackward0", attention},
       {"MkldnnRnnLayerBackward0", recurrent},
       {"EmbeddingBackward0", embedding},
-      {"IndexBackward0", index},
       {"NllLossBackward0", class_scores},
       {"NllLoss2DBackward0", class_scores},
-      {"SplitBackward0", pieces},
-      {"UnsafeSplitBackward0", pieces},
-      {"SplitWithSizesBackward0", pieces},
-      {"SliceBackward0", pieces},
-      {"CatBackward0", pieces},
+      {"SplitBackward0", split<nodes::SplitBackward0>},
+      {"UnsafeSplitBackward0", split<nodes::UnsafeSplitBackward0>},
+      {"SplitWithSizesBackward0", split<nodes::SplitWithSizesBackward0>},
+      {"SliceBackward0", slice},
       {"SelectBackward0", select},
       {"UnbindBackward0", unbind},
+      {"CatBackward0", cat},
       {"StackBackward0", stack},
+      {"FlipBackward0", flip},
+      {"torch::autograd::CopySlices", copy_slices},
+      {"torch::autograd::CopyBackwards", elementwise},
+      {"IndexBackward0", index},
+      {"IndexPutBackward0", index_put},
+      {"IndexSelectBackward0", index_select},
+      {"GatherBackward0", gather},
+      {"IndexAddBackward0", put_by_index<nodes::IndexAddBackward0>},
+      {"IndexCopyBackward0", put_by_index<nodes::IndexCopyBackward0>},
+      {"IndexReduceBackward0", put_by_index<nodes::IndexReduceBackward0>},
+      {"ScatterBackward0", put_by_index<nodes::ScatterBackward0>},
+      {"ScatterAddBackward0", put_by_index<nodes::ScatterAddBackward0>},
+      {"ScatterReduceBackward0", put_by_index<nodes::ScatterReduceBackward0>},
+      {"SegmentReduceBackward0", segment_reduce},
+      {"PackPaddedSequenceBackward0", pack_padded_sequence},
       {"RepeatBackward0", repeat},
       {"GluBackward0", glu},
       {"CumsumBackward0", cumsum},
-      {"GatherBackward0", gather},
-      {"IndexSelectBackward0", index_select},
       {"SumBackward1", reduced<nodes::SumBackward1>},
       {"MeanBackward1", reduced<nodes::MeanBackward1>},
       {"MaxBackward0", reduced<nodes::MaxBackward0>},
@@ -410,24 +382,31 @@ std::vector<Layout> possible_layouts(at::IntArrayRef shape, std::int64_t batch) 
 }
 
 std::optional<Place> place_in_input(Node* node, std::size_t slot, at::IntArrayRef input,
-                                    at::IntArrayRef output, const Layout& layout, std::int64_t batch) {
+                                    at::IntArrayRef output, const Layout& layout, std::int64_t batch,
+                                    std::size_t piece) {
   const auto found = answers().find(node->name());
   const Answer answer = found == answers().end() ? unknown : found->second;
-  return answer({node, slot, input, output, layout, batch});
+  return answer({node, slot, input, output, layout, batch, piece});
 }
 
 /// The last states of a recurrent layer are (B, H), its output is (T, B, H).
 Layout in_first_output(Node* node, std::size_t output, const Layout& layout) {
   const bool state = output > 0 && node->name() == "MkldnnRnnLayerBackward0";
-  return {layout.dim + (state ? 1 : 0), layout.inner};
+  return {layout.dim + (state ? 1 : 0), layout.inner, layout.labels};
 }
 
 Layout in_output(Node* node, std::size_t output, const Layout& layout) {
   const bool state = output > 0 && node->name() == "MkldnnRnnLayerBackward0";
-  return {layout.dim - (state ? 1 : 0), layout.inner};
+  return {layout.dim - (state ? 1 : 0), layout.inner, layout.labels};
 }
 
 bool is_compiled(Node* node) { return node->name().find("CompiledFunction") != std::string::npos; }
+
+bool gives_pieces(Node* node) {
+  static const std::unordered_set<std::string> kNames = {"SplitBackward0", "UnsafeSplitBackward0",
+                                                         "SplitWithSizesBackward0", "UnbindBackward0"};
+  return node->num_inputs() > 1 && kNames.contains(node->name());
+}
 
 bool rearranges(Node* node) {
   static const std::unordered_set<std::string> kNames = {
@@ -442,6 +421,8 @@ bool rearranges(Node* node) {
 
 Tensor batch_first(const Tensor& tensor, const Layout& layout, std::int64_t batch) {
   const auto dim = layout.dim;
+  if (layout.labels != nullptr)
+    return padded_by(groups_of(examples_along(layout, tensor.size(dim), batch), batch, tensor), tensor, dim);
   const std::int64_t outer = tensor.size(dim) / (batch * layout.inner);
   std::vector<std::int64_t> split(tensor.sizes().begin(), tensor.sizes().end());
   split[static_cast<std::size_t>(dim)] = outer;
@@ -453,6 +434,20 @@ Tensor batch_first(const Tensor& tensor, const Layout& layout, std::int64_t batc
   std::vector<std::int64_t> shape = {batch, outer * layout.inner};
   shape.insert(shape.end(), moved.sizes().begin() + 3, moved.sizes().end());
   return moved.reshape(shape);
+}
+
+Tensor sum_by_example(const Tensor& tensor, const Layout& layout, std::int64_t batch) {
+  if (layout.labels == nullptr) {
+    const Tensor by_example = batch_first(tensor, layout, batch);
+    return by_example.size(1) == 1 ? by_example.squeeze(1) : by_example.sum(1);
+  }
+  const auto groups = groups_of(examples_along(layout, tensor.size(layout.dim), batch), batch, tensor);
+  Tensor entries = tensor.movedim(layout.dim, 0).index_select(0, groups.order);
+  if (entries.scalar_type() != at::kDouble) entries = entries.to(at::kFloat);
+  const Tensor counts = at::tensor(groups.counts, at::kLong).to(tensor.device());
+  std::vector<std::int64_t> shape = entries.sizes().vec();
+  shape[0] = batch;
+  return at::zeros(shape, entries.options()).index_add_(0, at::repeat_interleave(counts), entries);
 }
 
 }  // namespace cdgrab::torch

@@ -134,12 +134,34 @@ Contribution read(Rule rule, const Moment& moment, const Use& use) {
   }
 }
 
+/// Throws UserError for what is no list of examples.
+std::vector<std::int64_t> examples_of_rows(const Tensor& example_of_row, std::int64_t batch) {
+  if (!example_of_row.defined()) return {};
+  if (example_of_row.dim() != 1 || example_of_row.numel() == 0 ||
+      !c10::isIntegralType(example_of_row.scalar_type(), /*includeBool=*/false))
+    throw UserError(
+        "observe",
+        fmt::format("example_of_row is a tensor of {} of shape ({}); one integer for each row is "
+                    "allowed: the example of the batch that it belongs to",
+                    c10::toString(example_of_row.scalar_type()), fmt::join(example_of_row.sizes(), "x")));
+  const Tensor list = example_of_row.to(at::kCPU, at::kLong).contiguous();
+  const auto* first = list.const_data_ptr<std::int64_t>();
+  std::vector<std::int64_t> all(first, first + list.numel());
+  for (std::size_t row = 0; row < all.size(); ++row)
+    if (all[row] < 0 || all[row] >= batch)
+      throw UserError("observe",
+                      fmt::format("example_of_row[{}] is {}; 0 to {} are allowed, in a batch of {}", row,
+                                  all[row], batch - 1, batch));
+  return all;
+}
+
 Graph read_graph(const Tensor& loss, std::int64_t batch, const ObserveOptions& options) {
   Graph graph = batch == 1 ? find_edges(loss, options.parameters) : find_uses(loss, options.parameters);
   check_visible(graph);
+  const BatchOptions where{batch, options.batch_axis, examples_of_rows(options.example_of_row, batch)};
   if (batch == 1) return graph;
   try {
-    place_batch(graph, {batch, options.batch_axis}, options.parameters);
+    place_batch(graph, where, options.parameters);
   } catch (const UserError&) {
     // Where the batch is lost at a node without a rule, say that.
     if (!graph.followed) check_rules(graph, options);

@@ -179,7 +179,13 @@ OptionsPtr make_options(bool sum, std::int64_t batch_axis, std::int64_t budget, 
 }  // namespace
 
 static void define_all(::torch::Library& library) {
-  library.class_<Options>("ObserveOptions").def(::torch::init(guarded(&make_options)));
+  library.class_<Options>("ObserveOptions")
+      .def(::torch::init(guarded(&make_options)))
+      .def("with_rows", guarded(+[](OptionsPtr self, Tensor example_of_row) {
+             ObserveOptions options = self->options;
+             options.example_of_row = std::move(example_of_row);
+             return c10::make_intrusive<Options>(std::move(options));
+           }));
   define_sampler(library);
   define_geometry(library);
   define_workers(library);

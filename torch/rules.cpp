@@ -148,12 +148,12 @@ void keep_what_was_saved(Node* node) {
   if (const auto found = kKinds.find(node->name()); found != kKinds.end()) found->second(node);
 }
 
-Tensor Moment::input_by_example(const Tensor& input, std::size_t slot_of_input) const {
+Layout Moment::layout_of_input(const Tensor& input, std::size_t slot_of_input) const {
   const auto place = place_in_input(node, slot_of_input, input.sizes(), gradient().sizes(), layout, batch);
   if (!place || !*place)
     throw InvariantError(
         "observe", fmt::format("the batch is not in the input of {} that its rule reads", node->name()));
-  return batch_first(input, **place, batch);
+  return **place;
 }
 
 Contribution through_chain(Contribution contribution, const Use& use) {
@@ -181,18 +181,16 @@ Contribution through_chain(Contribution contribution, const Use& use) {
 }
 
 Contribution rows_of_examples(const Moment& moment, const Tensor& rows) {
-  if (moment.layout.dim != 0 || rows.size(0) % moment.batch != 0)
+  if (moment.layout.dim != 0)
     throw InvariantError(
         "observe",
         fmt::format("the rule of {} does not find the examples along its first axis", moment.node->name()));
-  if (rows.size(0) == moment.batch) return Contribution::of_rows(rows);
-  return Contribution::of_rows(batch_first(rows, moment.layout, moment.batch).sum(1));
+  return Contribution::of_rows(sum_by_example(rows, moment.layout, moment.batch));
 }
 
 Contribution broadcast_rows(const Moment& moment, const Tensor& gradient) {
   // (B, the output's dimensions but the batch's): what shares the batch's dimension is summed over.
-  const Tensor by_example = batch_first(gradient, moment.layout, moment.batch);
-  const Tensor summed = by_example.size(1) == 1 ? by_example.squeeze(1) : by_example.sum(1);
+  const Tensor summed = sum_by_example(gradient, moment.layout, moment.batch);
   const at::IntArrayRef shape = edge_shape(moment.node, moment.slot);
   std::vector<std::int64_t> target = {moment.batch};
   const std::int64_t rank = gradient.dim();

@@ -27,9 +27,12 @@ struct Moment {
   }
   /// The gradient as (B, positions, the other dimensions).
   [[nodiscard]] Tensor gradient_by_example() const { return batch_first(gradient(), layout, batch); }
-  /// A saved input of the node, as (B, positions, the other dimensions). Throws InvariantError if the
-  /// batch cannot be followed into it.
-  [[nodiscard]] Tensor input_by_example(const Tensor& input, std::size_t slot_of_input) const;
+  /// Where the batch is in a saved input of the node. Throws InvariantError if it cannot be followed into it.
+  [[nodiscard]] Layout layout_of_input(const Tensor& input, std::size_t slot_of_input) const;
+  /// A saved input as (B, positions, the other dimensions).
+  [[nodiscard]] Tensor input_by_example(const Tensor& input, std::size_t slot_of_input) const {
+    return batch_first(input, layout_of_input(input, slot_of_input), batch);
+  }
 };
 
 /// What the node sends along the edge, per example: factors of a matrix, or rows of the edge's shape.

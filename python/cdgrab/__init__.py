@@ -6,6 +6,7 @@ from cdgrab._passes import GlobalOrder
 from cdgrab.distributed import DistributedSampler
 from cdgrab.errors import CommunicationError, Error, FileError, InvariantError, StateMismatch, UserError
 from cdgrab.geometry import GradientGeometry, gram, norms
+from cdgrab.rows import example_of_row
 from cdgrab.sampler import BatchSampler, Sampler
 
 __version__ = VERSION
@@ -22,6 +23,7 @@ __all__ = [
     "Sampler",
     "StateMismatch",
     "UserError",
+    "example_of_row",
     "gram",
     "norms",
 ]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,10 @@ def observe_options(
         [tensor for _, tensor in named],
         pattern or "*",
     )
+
+
+def with_rows(options: Any, example_of_row: Sequence[int] | torch.Tensor | None) -> Any:
+    """The same options for a batch that is one axis of rows, each of an example."""
+    if example_of_row is None:
+        return options
+    return translated(options.with_rows)(torch.as_tensor(example_of_row))

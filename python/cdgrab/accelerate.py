@@ -69,6 +69,7 @@ class Sampler(base.Sampler):
         batch_size: int | None = None,
         *,
         indices: Sequence[int] | torch.Tensor | None = None,
+        example_of_row: Sequence[int] | torch.Tensor | None = None,
     ) -> None:
         """As cdgrab.Sampler.observe, of this process's next batch.
 
@@ -85,7 +86,7 @@ class Sampler(base.Sampler):
             padded = len(own) < batch_size
             batch_size, indices = None, own
         if not padded:
-            super().observe(loss, batch_size, indices=indices)
+            super().observe(loss, batch_size, indices=indices, example_of_row=example_of_row)
         self._batches += 1
 
     def set_epoch(self, epoch: int) -> None:

@@ -18,7 +18,7 @@ from torch.distributed.algorithms.join import Joinable, JoinHook
 
 from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in, require_same_world
 from cdgrab._lengths import Batches, Lengths, Rest
-from cdgrab._native import Native, observe_options
+from cdgrab._native import Native, observe_options, with_rows
 from cdgrab._passes import Given, GlobalOrder, Lane, Pass, mixes
 from cdgrab.errors import StateMismatch, UserError, whole_number
 from cdgrab.sampler import asking_for, from_entries, to_entries
@@ -184,14 +184,16 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         batch_size: int | None = None,
         *,
         indices: Sequence[int] | torch.Tensor | None = None,
+        example_of_row: Sequence[int] | torch.Tensor | None = None,
     ) -> None:
         """Read the per-example gradients off the backward of `loss`, when it runs; at its end is a round.
 
         They are those of the oldest `batch_size` examples handed out and not yet observed; with `indices`, of the
-        examples named, one per row of the batch. `loss` is a scalar or one number per example. Repeats that fill up
-        the last batch are rows as any others, and are not balanced.
+        examples named, one per example of the batch. `loss` is a scalar or one number per example. Repeats that fill
+        up the last batch are examples as any others, and are not balanced. `example_of_row` is that of cdgrab.Sampler.
         """
         self._tell()
+        options = with_rows(self._options, example_of_row)
         given = self._outstanding(batch_size, indices, "observe")
         real = [g for g in given if not g.repeats]
         if self._balances and any(g.repeats for g in given[: len(real)]):
@@ -201,7 +203,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             self._refuse_mixed(len(given))
         for worker in workers:
             names = torch.tensor([g.example for g in real if g.worker == worker])
-            self._native.observe_named(worker, loss, names, len(given) - len(real), self._options)
+            self._native.observe_named(worker, loss, names, len(given) - len(real), options)
         self._observed(given)
         if self._balances:
             self._step_after(loss)

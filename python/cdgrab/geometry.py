@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from cdgrab._native import Native, observe_options
+from cdgrab._native import Native, observe_options, with_rows
 
 Parameters = torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | None
 Direction = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
@@ -41,13 +41,20 @@ class GradientGeometry:
         self._options = observe_options(reduction, batch_axis, parameters, pattern, budget, strict)
         self._native = Native("GradientGeometry")
 
-    def observe(self, loss: torch.Tensor, batch_size: int) -> None:
-        """Reads the gradients in the backward of `loss` that you run next."""
-        self._native.observe(loss, batch_size, self._options)
+    def observe(
+        self, loss: torch.Tensor, batch_size: int, *, example_of_row: Sequence[int] | torch.Tensor | None = None
+    ) -> None:
+        """Reads the gradients in the backward of `loss` that you run next.
 
-    def compute(self, loss: torch.Tensor, batch_size: int) -> GradientGeometry:
+        In a batch that is one axis of rows (packed, ragged), row r is of example `example_of_row[r]` of the batch.
+        """
+        self._native.observe(loss, batch_size, with_rows(self._options, example_of_row))
+
+    def compute(
+        self, loss: torch.Tensor, batch_size: int, *, example_of_row: Sequence[int] | torch.Tensor | None = None
+    ) -> GradientGeometry:
         """Reads them in a backward of its own; returns the geometry itself."""
-        self._native.compute(loss, batch_size, self._options)
+        self._native.compute(loss, batch_size, with_rows(self._options, example_of_row))
         return self
 
     def gram(self) -> torch.Tensor:

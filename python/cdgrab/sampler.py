@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
-from cdgrab._native import Native, observe_options
+from cdgrab._native import Native, observe_options, with_rows
 from cdgrab.errors import StateMismatch, UserError
 
 _CHUNK = 1 << 16
@@ -147,21 +147,24 @@ class Sampler(torch.utils.data.Sampler[int]):
         batch_size: int | None = None,
         *,
         indices: Sequence[int] | torch.Tensor | None = None,
+        example_of_row: Sequence[int] | torch.Tensor | None = None,
     ) -> None:
         """Read the per-example gradients off the backward of `loss`, when it runs.
 
         They are those of the oldest `batch_size` examples handed out and not yet observed; with `indices`, of the
-        examples named, one per row of the batch. `loss` is a scalar or one number per example.
+        examples named, one per example of the batch. `loss` is a scalar or one number per example. In a batch that is
+        one axis of rows (packed, ragged), row r is of example `example_of_row[r]` of the batch (docs/observe.md, rows).
         """
         self._tell()
+        options = with_rows(self._options, example_of_row)
         if (batch_size is None) == (indices is None):
             raise UserError("observe takes batch_size or indices=, one of the two")
         if indices is not None:
             named = torch.as_tensor(indices, dtype=torch.int64)
-            self._native.observe_named(loss, named, self._options)
+            self._native.observe_named(loss, named, options)
             self._batch = len(named)
         else:
-            self._native.observe(loss, int(batch_size), self._options)  # type: ignore[arg-type]
+            self._native.observe(loss, int(batch_size), options)  # type: ignore[arg-type]
             self._batch = int(batch_size)  # type: ignore[arg-type]
 
     def step(

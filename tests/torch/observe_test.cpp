@@ -294,5 +294,20 @@ TEST(Observe, AParameterBehindViewsAndTransposesIsFollowed) {
   }
 }
 
+/// Sums are of integers: no rounding tells them from those of one example at a time.
+TEST(ObserveRows, ThatAreNamedBelongToTheirExamples) {
+  ::torch::manual_seed(5);
+  const Tensor weight = at::randint(-3, 4, {2, 3}).to(at::kFloat).requires_grad_();
+  const Tensor x = at::randint(-3, 4, {6, 3}).to(at::kFloat);
+  const Tensor owners = at::tensor({2, 0, 2, 3, 0, 2}, at::kLong);
+  GradientGeometry geometry;
+  geometry.compute((at::linear(x, weight) * at::arange(1, 3)).sum(), 4,
+                   {.sum = true, .example_of_row = owners});
+  Tensor expected = at::zeros({4, 2, 3});
+  for (std::int64_t row = 0; row < 6; ++row)
+    expected[owners[row].item<std::int64_t>()] += at::outer(at::arange(1, 3).to(at::kFloat), x[row]);
+  EXPECT_TRUE(at::equal(geometry.rows(), expected.view({4, 6})));
+}
+
 }  // namespace
 }  // namespace cdgrab::torch

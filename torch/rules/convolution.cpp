@@ -62,7 +62,7 @@ Contribution convolution_rule(const Moment& moment) {
     auto contribution = Contribution::of_factors(
         Factors::of_expanded(placed.flatten(2).transpose(1, 2), seen, c10::multiply_integers(shape.slice(1)),
                              [window](const Tensor& x) { return unfold(x, window).transpose(1, 2); }));
-    if (moment.layout.dim == 0 && b == moment.batch) return contribution;
+    if (moment.layout == Layout{0, 1} && b == moment.batch) return contribution;
     return rows_of_examples(moment, contribution.rows());
   }
   const Tensor columns = unfold(seen, window);

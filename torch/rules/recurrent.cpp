@@ -84,7 +84,7 @@ Contribution lstm_rule(const Moment& moment) {
     const auto type = moment.any_gradient().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const Steps steps = steps_of(node, type);
     for (const Tensor& part : {gradients_at_gates(moment, node, steps), steps.inputs, steps.states})
-      moment.kept.push_back(part.transpose(0, 1));
+      moment.kept.push_back(batch_first(part, moment.layout, moment.batch).flatten(1, 2));
   }
   const Tensor& gradients = moment.kept[0];
   if (moment.slot == 1) return Contribution::of_factors(Factors::of_matrix(gradients, moment.kept[1]));

@@ -19,7 +19,8 @@ Examples = Callable[[int], tuple[Tensor, Tensor]]
 class Case:
     """`examples` makes a batch, examples first; `loss` is its mean, `losses` one number per example.
 
-    `mixes` says that examples meet in the forward (batch norm in training). `tolerance` is 1e-5 unless the numbers
+    `mixes` says that examples meet in the forward (batch norm in training). `example_of_row` names the rows that a
+    batch becomes, if the graph does not tell whose they are. `tolerance` is 1e-5 unless the numbers
     themselves have fewer digits.
     """
 
@@ -29,6 +30,7 @@ class Case:
     losses: Loss
     mixes: bool = False
     batch_axis: int | None = None
+    example_of_row: Callable[[Tensor], Tensor] | None = None
     tolerance: float = 1e-5
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from . import dense, images, pretrained, sequences
+from . import dense, images, pretrained, ragged, sequences
 from .case import Entry
 
 CATALOGUE = [
@@ -38,6 +38,9 @@ CATALOGUE = [
     Entry("attention", "encoder", sequences.encoder, "`nn.TransformerEncoder`, batch first"),
     Entry("attention", "encoder_time_first", sequences.encoder_time_first, "`nn.TransformerEncoder`, time first"),
     Entry("attention", "decoder", sequences.decoder, "`nn.TransformerDecoder` language model"),
+    Entry("ragged", "rows", ragged.rows, "ragged batch, rows named"),
+    Entry("ragged", "row_attention", ragged.row_attention, "the same with attention and a block mask"),
+    Entry("ragged", "packed_lstm", ragged.packed_lstm, "`nn.LSTM` on packed sequences, 2 layers, bidirectional"),
     Entry("Transformers", "gpt2", pretrained.gpt2, "GPT-2"),
     Entry("Transformers", "bert", pretrained.bert, "BERT"),
     Entry("Transformers", "t5", pretrained.t5, "T5"),

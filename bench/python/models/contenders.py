@@ -79,7 +79,7 @@ class Cdgrab(Loop):
 
     def backward(self, x: Tensor, y: Tensor) -> None:
         loss = self.case.loss(self.case.model, x, y)
-        self.sampler.observe(loss, len(x))
+        self.sampler.observe(loss, len(x), example_of_row=self.rows_named(x))
         loss.backward()  # type: ignore[no-untyped-call]
 
     def rows(self, x: Tensor, y: Tensor) -> Rows:
@@ -90,9 +90,12 @@ class Cdgrab(Loop):
     def observed(self, x: Tensor, y: Tensor) -> cdgrab.GradientGeometry:
         geometry = cdgrab.GradientGeometry(parameters=self.case.model, batch_axis=self.case.batch_axis)
         loss = self.case.loss(self.case.model, x, y)
-        geometry.observe(loss, len(x))
+        geometry.observe(loss, len(x), example_of_row=self.rows_named(x))
         loss.backward()  # type: ignore[no-untyped-call]
         return geometry
+
+    def rows_named(self, x: Tensor) -> Tensor | None:
+        return None if self.case.example_of_row is None else self.case.example_of_row(x)
 
 
 def rows_of(geometry: cdgrab.GradientGeometry, parameters: dict[str, torch.nn.Parameter], batch: int) -> Rows:

@@ -24,6 +24,10 @@ struct ObserveOptions {
   /// The axis of the examples in what the loss reduces, counted before (B, T) or (T, B) was flattened into
   /// one; -1: found out, or refused if two are possible.
   std::int64_t batch_axis = -1;
+  /// For batches that are one axis of rows, of which each example has some: packed sequences, ragged batches,
+  /// graphs. Row r of an axis of this length belongs to example example_of_row[r] of the batch, from 0;
+  /// integers. Undefined: no such axis, or the graph tells (docs/observe.md, rows).
+  at::Tensor example_of_row = {};
   /// Which parameters count.
   ParameterSet parameters = {};
   /// Bytes of per-example gradients that may be formed and held until the signs fall. Past it they stay
