@@ -56,6 +56,7 @@ struct Spec {
   SketchOptions sketch;
 
   std::size_t unit = 1;   ///< consecutive examples ordered as one
+  bool fused = false;     ///< observed losses: autograd takes over the sums of the gradients read off it
   bool reshuffle = true;  ///< block-reversal: reshuffle the blocks
   bool reverse = true;    ///< block-reversal: every second epoch reverses the one before
   std::string path;       ///< file
