@@ -15,7 +15,8 @@ namespace {
 
 using namespace detail;
 
-constexpr std::string_view kBareKey = "normalize";
+/// Options that are words: `normalize` is `normalize=yes`.
+bool is_word(std::string_view key) { return key == "normalize" || key == "fused"; }
 
 bool is_option(std::string_view key) {
   return std::any_of(kOptions.begin(), kOptions.end(), [&](const OptionRow& row) { return row.key == key; });
@@ -69,7 +70,7 @@ Field parse_field(std::string_view piece) {
     refuse_word("option", key, keys);
   }
   const bool bare = equals == std::string_view::npos;
-  if (bare && key == kBareKey) return {key, "yes"};
+  if (bare && is_word(key)) return {key, "yes"};
   return {key, bare ? std::string_view{} : trimmed(piece.substr(equals + 1))};
 }
 
@@ -127,7 +128,7 @@ std::string print_spec(const Spec& spec) {
     const std::string value = option.print(spec);
     if (value.empty() || value == option.print(defaults)) continue;
     text += !option.group.empty() && option.group == group ? "," : "; ";
-    text += option.key == kBareKey ? std::string(option.key) : fmt::format("{}={}", option.key, value);
+    text += is_word(option.key) ? std::string(option.key) : fmt::format("{}={}", option.key, value);
     if (option.group.empty()) group = option.key;
   }
   if (parse_spec(text) != spec) {

@@ -266,12 +266,32 @@ Contribution Contribution::of_factors(Factors factors) {
 
 std::int64_t Contribution::batch() const { return is_rows() ? rows_.size(0) : factors_.front().batch(); }
 
+void Contribution::fold() {
+  if (alpha_ == 1.0 && !scale_.defined()) return;
+  const Tensor all = scales();
+  if (rows_.defined()) rows_ = rows_ * all.to(rows_.scalar_type()).unsqueeze(1);
+  for (Factors& f : factors_) {
+    Tensor& factor = f.is_lookup() ? f.right : f.left;
+    factor = factor * along_examples(all.to(factor.scalar_type()), factor);
+  }
+  alpha_ = 1.0;
+  scale_ = Tensor();
+}
+
 void Contribution::add(Contribution other) {
+  sum_ = Tensor();
+  if (alpha_ != other.alpha_ || !scale_.is_same(other.scale_)) {
+    fold();
+    other.fold();
+  }
   if (!is_rows() && !other.is_rows() && !of_one_shape(factors_.front(), other.factors_.front())) {
     form();
     other.form();
   }
-  if (other.rows_.defined()) rows_ = rows_.defined() ? rows_ + other.rows_ : other.rows_;
+  if (other.rows_.defined()) {
+    formed_ = rows_.defined() || other.formed_;
+    rows_ = rows_.defined() ? rows_ + other.rows_ : other.rows_;
+  }
   for (Factors& f : other.factors_) factors_.push_back(std::move(f));
 }
 
@@ -293,7 +313,7 @@ double Contribution::operations_of_cross_by_slices(const Contribution& other) co
 /// By factors: the Gram matrix, the product with one register and its update. By rows: forming them, and
 /// two passes of a pair's products and update that only read memory, each worth about 16 (bench/observe).
 bool Contribution::prefers_rows() const {
-  if (is_rows()) return true;
+  if (has_rows()) return true;
   const Factors& f = factors_.front();
   const double size = static_cast<double>(f.batch()) * static_cast<double>(f.m) * static_cast<double>(f.n);
   const double forming = operations_of_forming();
@@ -350,7 +370,12 @@ void Contribution::merge() {
 
 void Contribution::form() {
   if (is_rows()) return;
-  rows_ = rows();
+  if (formed_ && alpha_ == 1.0 && !scale_.defined()) {
+    for (const Factors& f : factors_) add_rows(rows_.view({batch(), f.m, f.n}), f, 0, 1.0, 1.0);
+  } else {
+    rows_ = rows();
+    formed_ = true;
+  }
   factors_.clear();
   alpha_ = 1.0;
   scale_ = Tensor();
@@ -468,7 +493,25 @@ Tensor Contribution::inner(const Tensor& direction) const {
   return scale_.defined() ? total * scale_.to(total.scalar_type()) : total;
 }
 
+void Contribution::know_sum(const Tensor& sum) {
+  sum_ = sum;
+  sum_version_ = sum._version();
+}
+
+bool Contribution::add_by_sum(Tensor& to, const Tensor& weights) const {
+  if (!sum_.defined() || sum_._version() != sum_version_ || !is_one_use() || scale_.defined()) return false;
+  const Tensor host = weights.to(at::kCPU);
+  const double common = std::get<0>(host.mode()).item<double>();
+  const Tensor others = host.ne(common).nonzero().squeeze(1).to(weights.device());
+  if (common == 0.0 || 3 * others.size(0) > 2 * batch()) return false;
+  const Factors& f = factors_.front();
+  to.view({f.m, f.n}).add_(sum_, alpha_ * common);
+  if (others.size(0) > 0) select(others).add_to(to, weights.index_select(0, others) - common);
+  return true;
+}
+
 void Contribution::add_to(Tensor& to, const Tensor& weights) const {
+  if (add_by_sum(to, weights)) return;
   Tensor scaled = alpha_ == 1.0 ? weights : weights * alpha_;
   if (scale_.defined()) scaled = scaled * scale_.to(weights.scalar_type());
   if (rows_.defined()) to.view({-1}).addmv_(rows_.t(), scaled);
@@ -519,6 +562,7 @@ Tensor Contribution::magnitude() const {
 
 Contribution Contribution::select(const Tensor& index) const {
   Contribution out = *this;
+  out.sum_ = Tensor();
   if (rows_.defined()) out.rows_ = rows_.index_select(0, index);
   for (Factors& f : out.factors_) f = f.select(index);
   if (scale_.defined()) out.scale_ = scale_.index_select(0, index);
@@ -560,6 +604,7 @@ Contribution Contribution::masked(const Tensor& keep) const {
     return t.defined() ? at::where(along_examples(keep, t), t, at::zeros({}, t.options())) : t;
   };
   Contribution out = *this;
+  out.sum_ = Tensor();
   out.rows_ = clean(rows_);
   for (Factors& f : out.factors_) {
     f.left = clean(f.left);

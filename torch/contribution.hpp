@@ -66,7 +66,7 @@ class Contribution {
   /// The uses that are factors.
   [[nodiscard]] const std::vector<Factors>& uses() const { return factors_; }
 
-  /// Another use of the same parameter; neither has a scale yet.
+  /// Another use of the same parameter.
   void add(Contribution other);
   /// Every example's gradient times a number, or each times its own (B).
   void scale(double alpha) { alpha_ *= alpha; }
@@ -77,7 +77,8 @@ class Contribution {
   /// the right ones; a lookup has no left.
   void fold_scales(const Tensor& more, bool into_left);
 
-  /// Whether the products and the update by factors cost more than forming rows and reading them.
+  /// Whether the products and the update by factors cost more than forming rows, if there are none yet, and
+  /// reading them.
   [[nodiscard]] bool prefers_rows() const;
   /// Bytes held as factors, and what the rows would take.
   [[nodiscard]] std::size_t factor_bytes() const;
@@ -88,6 +89,9 @@ class Contribution {
   void merge();
   /// Becomes rows, without the factors.
   void form();
+  /// What the gradients add up to without any scale, if it is known: a tensor of the parameter's entries, which
+  /// is not copied and counts as long as nobody writes to it.
+  void know_sum(const Tensor& sum);
 
   /// (B, m * n), formed if they are not yet.
   [[nodiscard]] Tensor rows() const;
@@ -123,10 +127,19 @@ class Contribution {
   [[nodiscard]] double operations_of_cross_by_slices(const Contribution& other) const;
   [[nodiscard]] double operations_of_forming() const;
 
+  /// All scales become part of rows and factors.
+  void fold();
+  /// Adds what is left of the weights once each has the same taken off, which has been added by the known sum.
+  /// False, and nothing is done, where that saves nothing.
+  bool add_by_sum(Tensor& to, const Tensor& weights) const;
+
   Tensor rows_;  ///< undefined: zero
+  bool formed_ = false;  ///< rows_ were made here, and may be added to
   std::vector<Factors> factors_;
   double alpha_ = 1.0;
   Tensor scale_;
+  Tensor sum_;  ///< undefined: not known
+  std::int64_t sum_version_ = 0;
 };
 
 /// The rows (batch, sum of numel) of several parameters; one that is null has zeros.

@@ -139,16 +139,16 @@ void DistributedSampler::Impl::observe(std::size_t worker, const Tensor& loss, s
   require_examples(core_.spec().unit, "DistributedSampler::observe");
   if (way_ == Way::kUnseen) return deposit(worker, {}, examples, options.parameters);
   const Stopwatch watch(&seconds_);
-  Observation::Forms forms = &Contribution::prefers_rows;
+  Observation::Way way{.fused = core_.spec().fused, .sums = way_ == Way::kLocal};
   if (way_ == Way::kSliced)
-    forms = [ranks = communicator_->ranks()](const Contribution& c) { return travels_as_rows(c, ranks); };
+    way.forms = [ranks = communicator_->ranks()](const Contribution& c) { return travels_as_rows(c, ranks); };
   backwards(worker).wait_for(
       loss, std::move(examples), options,
       [weak = weak_from_this(), worker, parameters = options.parameters](Observed&& observed,
                                                                          const std::vector<Index>& named) {
         if (const auto self = weak.lock()) self->deposit(worker, std::move(observed), named, parameters);
       },
-      std::move(forms));
+      std::move(way));
 }
 
 void DistributedSampler::Impl::deposit(std::size_t worker, Observed&& observed,

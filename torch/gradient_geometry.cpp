@@ -123,7 +123,7 @@ std::shared_ptr<Observation> GradientGeometry::Impl::start(const std::shared_ptr
                                                            const ObserveOptions& options) {
   self->observed_.reset();
   return Observation::start(loss, batch, options,
-                            [self](Observed&& observed) { self->observed_ = std::move(observed); });
+                            [self](Observed&& observed) { self->observed_ = std::move(observed); }, {});
 }
 
 void GradientGeometry::observe(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options) {

@@ -17,20 +17,41 @@ namespace cdgrab::torch {
 /// Runs before its node, when what the node has saved is still there.
 class Observation::Hook final : public ::torch::autograd::FunctionPreHook {
  public:
-  using Action = std::function<void(Observation&, const variable_list&)>;
+  using Action = std::function<void(Observation&, const Hook&, const variable_list&)>;
   Hook(std::shared_ptr<Observation> observation, Action action)
       : observation_(std::move(observation)), action_(std::move(action)) {}
 
   variable_list operator()(const variable_list& gradients) override {
     if (observation_->released_) return gradients;
+    creates_graph_ = at::GradMode::is_enabled();
     const at::NoGradGuard no_grad;
-    action_(*observation_, gradients);
+    action_(*observation_, *this, gradients);
     return gradients;
+  }
+  /// Of a backward that is not differentiated itself, and no hook may change what arrives after this one.
+  [[nodiscard]] bool is_last_before(Node* node) const {
+    return !creates_graph_ && node->pre_hooks().back().get() == this;
   }
 
  private:
   std::shared_ptr<Observation> observation_;
   Action action_;
+  bool creates_graph_ = false;
+};
+
+/// Runs after its node, before anybody else sees what that sends on.
+class Observation::AfterHook final : public ::torch::autograd::FunctionPostHook {
+ public:
+  AfterHook(std::shared_ptr<Observation> observation, Node* node)
+      : observation_(std::move(observation)), node_(node) {}
+
+  variable_list operator()(const variable_list& sent, const variable_list& /*arrived*/) override {
+    return observation_->after(node_, sent);
+  }
+
+ private:
+  std::shared_ptr<Observation> observation_;
+  Node* node_;
 };
 
 /// Runs after its node, with what that sends on: in a batch of one, the example's.
@@ -64,6 +85,9 @@ void check_loss(const Tensor& loss, std::int64_t batch) {
                               "allowed",
                               fmt::join(loss.sizes(), "x"), batch));
 }
+
+/// Parameters of fewer entries are updated sooner than a sum is put aside for them.
+constexpr std::int64_t kWorthASum = 32768;
 
 constexpr const char* kRemedy =
     "Leave these parameters out (ObserveOptions::parameters), or give the vectors themselves to "
@@ -174,7 +198,7 @@ Graph read_graph(const Tensor& loss, std::int64_t batch, const ObserveOptions& o
 }  // namespace
 
 std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t batch,
-                                                const ObserveOptions& options, Finish finish, Forms forms) {
+                                                const ObserveOptions& options, Finish finish, Way way) {
   if (batch < 1) throw UserError("observe", fmt::format("a batch of {}; at least 1 is allowed", batch));
   const std::int64_t rows = batch + options.repeats;
   check_loss(loss, rows);
@@ -192,7 +216,7 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   observation->per_example_ = loss.dim() == 1;
   observation->budget_ = options.budget;
   observation->finish_ = std::move(finish);
-  observation->forms_ = std::move(forms);
+  observation->way_ = std::move(way);
   observation->expect(graph, options.parameters);
   observation->watch();
   return observation;
@@ -203,12 +227,18 @@ void Observation::watch() {
   const auto hook = [&](Node* node, Hook::Action action) {
     node->add_pre_hook(std::make_unique<Hook>(self, std::move(action)));
   };
-  hook(root_, [](Observation& o, const variable_list& g) { o.begin(g.at(o.output_)); });
+  hook(root_, [](Observation& o, const Hook&, const variable_list& g) { o.begin(g.at(o.output_)); });
   for (const auto& [node, uses] : uses_) {
-    if (batch_ == 1)
+    if (batch_ == 1) {
       node->add_post_hook(std::make_unique<WholeHook>(self, node));
-    else
-      hook(node, [node = node](Observation& o, const variable_list& g) { o.visit(node, g); });
+      continue;
+    }
+    const bool first_after = (way_.fused || way_.sums) && node->post_hooks().empty() &&
+                             std::any_of(uses.begin(), uses.end(), is_separable);
+    if (first_after) node->add_post_hook(std::make_unique<AfterHook>(self, node));
+    hook(node, [node = node, first_after](Observation& o, const Hook& own, const variable_list& g) {
+      o.visit(node, g, first_after && own.is_last_before(node));
+    });
   }
 }
 
@@ -245,8 +275,15 @@ void Observation::begin(const Tensor& upstream) {
     alpha_ = factor / upstream.item<double>();
   else  // the number stays where it is: reading it would wait for the device
     scale_ = (upstream.reciprocal() * factor).expand({batch_});
+  if (way_.fused && upstream.is_cpu()) {
+    inverse_ = (per_example_ ? upstream : upstream / factor).to(at::kDouble).expand({batch_});
+    const Tensor there_and_back = inverse_.reciprocal().to(upstream.scalar_type());
+    if (!there_and_back.isfinite().logical_and_(there_and_back.ne(0)).all().item<bool>()) inverse_ = Tensor();
+  }
+  // With the last of the backward, whichever way it ends, goes the callback.
+  const std::shared_ptr<void> afterwards(nullptr, [self = shared_from_this()](void*) { self->taken_.give_back(); });
   ::torch::autograd::Engine::get_default_engine().queue_callback(
-      [self = shared_from_this()] { self->end(); });
+      [self = shared_from_this(), afterwards] { self->end(); });
 }
 
 /// Another loss that comes into the graph below the observed one would add its gradients to the examples'.
@@ -288,11 +325,11 @@ void Observation::visit_whole(Node* node, const variable_list& sent) {
     const bool dense = gradient.layout() == at::kStrided;
     auto contribution =
         Contribution::of_rows((dense ? gradient.clone() : gradient.to_dense()).reshape({1, -1}));
-    collect(use, std::move(contribution), node->name());
+    collect(use, scaled(std::move(contribution), use), node->name());
   }
 }
 
-void Observation::visit(Node* node, const variable_list& gradients) {
+void Observation::visit(Node* node, const variable_list& gradients, bool alone) {
   const std::lock_guard lock(mutex_);
   check_begun();
   --left_;
@@ -300,14 +337,59 @@ void Observation::visit(Node* node, const variable_list& gradients) {
   const Stopwatch watch(&seconds_);
   variable_list kept;
   std::vector<const Use*> without_rule;
+  std::vector<std::pair<std::size_t, Tensor>> sums;
   for (const Use& use : uses_.at(node)) {
-    if (const Rule rule = rule_for(use); rule == nullptr)
+    const Rule rule = rule_for(use);
+    if (rule == nullptr) {
       without_rule.push_back(&use);
-    else
-      collect(use, read(rule, {node, use.slot, gradients, use.layout, batch_, kept}, use), node->name());
+      continue;
+    }
+    Contribution one = scaled(read(rule, {node, use.slot, gradients, use.layout, batch_, kept}, use), use);
+    if (alone && is_separable(use) && node->task_should_compute_output(use.slot)) {
+      if (auto sum = sum_of(one, use))
+        sums.emplace_back(use.slot, std::move(*sum));
+      else if (way_.sums && use.parameter.numel() >= kWorthASum && !one.has_rows() && is_private(use))
+        summed_.push_back(&use);
+    }
+    collect(use, std::move(one), node->name());
   }
   if (!without_rule.empty())
     visit_without_rule({node, 0, gradients, without_rule.front()->layout, batch_, kept}, without_rule);
+  for (auto& [slot, sum] : sums) taken_.take(node, slot, std::move(sum));
+}
+
+/// What the node need not compute; forms the rows that are wanted anyway.
+std::optional<Tensor> Observation::sum_of(Contribution& contribution, const Use& use) {
+  if (!inverse_.defined()) return std::nullopt;
+  if (way_.forms(contribution)) form_within_budget(contribution);
+  if (!contribution.is_rows()) return std::nullopt;
+  return sum_on_edge(contribution, inverse_, use);
+}
+
+variable_list Observation::after(Node* node, variable_list sent) {
+  const std::lock_guard lock(mutex_);
+  taken_.give_back(node, sent);
+  const at::NoGradGuard no_grad;
+  for (const Use* use : summed_) {
+    if (use->node != node) continue;
+    auto& gradients = collected_[index_.at(use->parameter.unsafeGetTensorImpl())].sum;
+    const Tensor& sum = sent.at(use->slot);
+    if (sum.defined() && gradients->uses().size() == 1 && !gradients->has_rows() &&
+        sum.scalar_type() == gradients->options().dtype().toScalarType())
+      gradients->know_sum(matrix_of_edge(sum, *use, gradients->factors()));
+  }
+  std::erase_if(summed_, [&](const Use* use) { return use->node == node; });
+  return sent;
+}
+
+/// In the type of the registers, and each example's gradient in the scale of its own loss.
+Contribution Observation::scaled(Contribution contribution, const Use& use) const {
+  contribution.to(use.parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  if (scale_.defined())
+    contribution.scale(scale_);
+  else
+    contribution.scale(alpha_);
+  return contribution;
 }
 
 void Observation::visit_without_rule(const Moment& moment, const std::vector<const Use*>& uses) {
@@ -323,7 +405,8 @@ void Observation::visit_without_rule(const Moment& moment, const std::vector<con
   budget_ -= bytes;
   std::vector<Contribution> all = apply_by_example(moment, slots);
   for (std::size_t k = 0; k < uses.size(); ++k)
-    collect(*uses[k], fitting(through_chain(std::move(all[k]), *uses[k]), moment, *uses[k]),
+    collect(*uses[k],
+            scaled(fitting(through_chain(std::move(all[k]), *uses[k]), moment, *uses[k]), *uses[k]),
             fmt::format("by example: {}", moment.node->name()));
 }
 
@@ -331,7 +414,6 @@ void Observation::visit_without_rule(const Moment& moment, const std::vector<con
 void Observation::collect(const Use& use, Contribution contribution, const std::string& rule) {
   Collected& to = collected_[index_.at(use.parameter.unsafeGetTensorImpl())];
   to.rules.insert(rule);
-  contribution.to(use.parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   if (to.sum)
     to.sum->add(std::move(contribution));
   else
@@ -344,11 +426,7 @@ void Observation::collect(const Use& use, Contribution contribution, const std::
 
 void Observation::complete(Collected& collected) {
   collected.sum->merge();
-  if (scale_.defined())
-    collected.sum->scale(scale_);
-  else
-    collected.sum->scale(alpha_);
-  if (forms_(*collected.sum)) form_within_budget(*collected.sum);
+  if (way_.forms(*collected.sum)) form_within_budget(*collected.sum);
 }
 
 void Observation::form_within_budget(Contribution& sum) {

@@ -15,6 +15,7 @@
 
 #include "cdgrab/torch/gradient_geometry.hpp"
 #include "contribution.hpp"
+#include "fused.hpp"
 #include "graph.hpp"
 #include "rules.hpp"
 
@@ -37,14 +38,20 @@ struct Observed {
 class Observation : public std::enable_shared_from_this<Observation> {
  public:
   using Finish = std::function<void(Observed&&)>;
-  /// Whether gradients are to be formed, within the budget.
-  using Forms = std::function<bool(const Contribution&)>;
+  /// How the gradients are read.
+  struct Way {
+    /// Whether gradients are to be formed, within the budget.
+    std::function<bool(const Contribution&)> forms = &Contribution::prefers_rows;
+    /// Nodes leave to us what the examples' gradients add up to.
+    bool fused = false;
+    /// Contributions are to know the sums that nodes compute, where that is cheap.
+    bool sums = false;
+  };
 
   /// Reads the graph of `loss`, a scalar or one number per row, and waits for its backward, at the end of
   /// which `finish` is called. Rows are the `batch` and those that options.repeats adds. Throws UserError.
   static std::shared_ptr<Observation> start(const Tensor& loss, std::int64_t batch,
-                                            const ObserveOptions& options, Finish finish,
-                                            Forms forms = &Contribution::prefers_rows);
+                                            const ObserveOptions& options, Finish finish, Way way);
 
   /// Those that count.
   [[nodiscard]] std::vector<Tensor> parameters() const;
@@ -61,15 +68,20 @@ class Observation : public std::enable_shared_from_this<Observation> {
   };
   class Hook;
   class WholeHook;
+  class AfterHook;
 
   void expect(const Graph& graph, const ParameterSet& parameters);
   void watch();
   void begin(const Tensor& upstream);
   void check_alone() const;
   void check_begun() const;
-  void visit(Node* node, const variable_list& gradients);
+  /// `alone`: nobody else can change the node's work between here and after().
+  void visit(Node* node, const variable_list& gradients, bool alone);
+  std::optional<Tensor> sum_of(Contribution& contribution, const Use& use);
+  variable_list after(Node* node, variable_list sent);
   void visit_without_rule(const Moment& moment, const std::vector<const Use*>& uses);
   void visit_whole(Node* node, const variable_list& sent);
+  [[nodiscard]] Contribution scaled(Contribution contribution, const Use& use) const;
   void collect(const Use& use, Contribution contribution, const std::string& rule);
   void complete(Collected& collected);
   void form_within_budget(Contribution& sum);
@@ -81,7 +93,7 @@ class Observation : public std::enable_shared_from_this<Observation> {
   bool per_example_ = false;
   std::size_t budget_ = 0;  ///< what is left of it
   Finish finish_;
-  Forms forms_;
+  Way way_;
   Node* root_ = nullptr;
   std::uint32_t output_ = 0;         ///< of the root that the loss is
   std::unordered_set<Node*> nodes_;  ///< of the loss's graph; only compared, they may be gone
@@ -89,6 +101,9 @@ class Observation : public std::enable_shared_from_this<Observation> {
   bool released_ = false;
   Tensor scale_;        ///< (B): what turns an arriving gradient into the example's vector
   double alpha_ = 1.0;  ///< the same when it is one number for all; scale_ is undefined then
+  Tensor inverse_;      ///< (B): its inverse; undefined if that cannot be had, and nothing is fused
+  TakenEdges taken_;
+  std::vector<const Use*> summed_;  ///< uses whose sum their node, which is running, will send
   std::unordered_map<Node*, std::vector<Use>> uses_;
   std::vector<Collected> collected_;
   std::unordered_map<const void*, std::size_t> index_;  ///< of a parameter in collected_

@@ -38,7 +38,7 @@ std::vector<Index> Backwards::oldest(std::size_t count,
 }
 
 void Backwards::wait_for(const Tensor& loss, std::vector<Index> examples, const ObserveOptions& options,
-                         Finish finish, Observation::Forms forms) {
+                         Finish finish, Observation::Way way) {
   drop_missed();
   const auto batch = static_cast<std::int64_t>(examples.size());
   auto place = waiting_.insert(waiting_.end(), {{}, std::move(examples)});
@@ -53,7 +53,7 @@ void Backwards::wait_for(const Tensor& loss, std::vector<Index> examples, const 
           self->waiting_.erase(place);
           finish(std::move(observed), named);
         },
-        std::move(forms));
+        std::move(way));
   } catch (...) {
     waiting_.erase(place);
     throw;

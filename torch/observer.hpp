@@ -23,7 +23,7 @@ class Backwards : public std::enable_shared_from_this<Backwards> {
 
   /// `finish` is called at the end of the backward, unless forget() is called before. Throws UserError.
   void wait_for(const Tensor& loss, std::vector<Index> examples, const ObserveOptions& options, Finish finish,
-                Observation::Forms forms = &Contribution::prefers_rows);
+                Observation::Way way);
   /// A backward that comes later finds nobody waiting for it.
   void forget() {
     waiting_.clear();

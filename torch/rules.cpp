@@ -98,8 +98,8 @@ std::vector<std::int64_t> without_ones(at::IntArrayRef shape) {
   return dims;
 }
 
-/// Whether the way from the edge to the parameter turns a matrix over (true), leaves the entries in their
-/// order (false), or does something else.
+}  // namespace
+
 std::optional<bool> turns_matrix(const Use& use) {
   bool turned = false;
   for (const Step& step : use.chain) {
@@ -124,8 +124,6 @@ std::optional<bool> turns_matrix(const Use& use) {
   }
   return turned;
 }
-
-}  // namespace
 
 // Of the nodes that weights are commonly made with, and of those without a rule.
 void keep_what_was_saved(Node* node) {
@@ -178,6 +176,18 @@ Contribution through_chain(Contribution contribution, const Use& use) {
     rows = rearrange(rows, step, shape);
   }
   return Contribution::of_rows(rows);
+}
+
+Tensor back_to_edge(const Tensor& entries, const Use& use) {
+  const at::IntArrayRef shape = edge_shape(use.node, use.slot);
+  if (!turns_matrix(use).value()) return entries.reshape(shape);
+  const auto dims = without_ones(shape);
+  return entries.reshape({dims[1], dims[0]}).t().reshape(shape);
+}
+
+Tensor matrix_of_edge(const Tensor& on_edge, const Use& use, const Factors& like) {
+  return turns_matrix(use).value() ? on_edge.reshape({like.n, like.m}).t()
+                                   : on_edge.reshape({like.m, like.n});
 }
 
 Contribution rows_of_examples(const Moment& moment, const Tensor& rows) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "contribution.hpp"
@@ -78,5 +79,12 @@ void keep_what_was_saved(Node* node);
 
 /// From the edge's shape to the parameter's, through the rearrangements between.
 Contribution through_chain(Contribution contribution, const Use& use);
+/// Whether the way from the edge to the parameter turns a matrix over (true), leaves the entries in their
+/// order (false), or does something else.
+std::optional<bool> turns_matrix(const Use& use);
+/// Back from the parameter's entries to the edge's shape, and from there to the matrix that the parameter's
+/// factors are of; where turns_matrix() is known.
+Tensor back_to_edge(const Tensor& entries, const Use& use);
+Tensor matrix_of_edge(const Tensor& on_edge, const Use& use, const Factors& like);
 
 }  // namespace cdgrab::torch

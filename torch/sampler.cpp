@@ -56,7 +56,8 @@ void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
   backwards_->wait_for(loss, std::move(examples), options,
                        [weak = weak_from_this()](Observed&& observed, const std::vector<Index>& named) {
                          if (const auto self = weak.lock()) self->observe_now(std::move(observed), named);
-                       });
+                       },
+                       {.fused = core_.spec().fused, .sums = geometry_ != nullptr});
 }
 
 void Sampler::Impl::observe_now(Observed&& observed, const std::vector<Index>& examples) {

@@ -57,6 +57,7 @@ struct Spec {
 
   std::size_t every = 1;  ///< vectors matter in epochs 0, every, 2 every, ..; the order is kept between
   std::size_t unit = 1;   ///< consecutive examples ordered as one
+  bool fused = false;     ///< observed losses: autograd takes over the sums of the gradients read off it
   bool reshuffle = true;  ///< block-reversal: reshuffle the blocks
   bool reverse = true;    ///< block-reversal: every second epoch reverses the one before
   std::string path;       ///< file

@@ -257,6 +257,13 @@ inline constexpr std::array kOptions = {
     OptionRow{"unit", "COUNT", "consecutive examples ordered as one; 1", kEvery, "", "", always, "",
               [](Spec& s, const Field& f) { s.unit = parse_count(f, f.value, 1); },
               [](const Spec& s) { return std::to_string(s.unit); }},
+    OptionRow{"fused", "yes|no",
+              "an observed loss: weight gradients are the sums of what is read off, equal to rounding; the "
+              "word alone means yes",
+              kBalancing, "", "", [](const Spec& s) { return s.unit == 1; },
+              "unit=1: a unit has its vector after the backward",
+              [](Spec& s, const Field& f) { s.fused = parse_word(f, f.value, kYesNo); },
+              [](const Spec& s) { return print_word(s.fused, kYesNo); }},
     OptionRow{"reshuffle", "yes|no", "block-reversal: reshuffle the blocks; yes",
               bit(OrderName::kBlockReversal), "it moves no blocks", "", always, "",
               [](Spec& s, const Field& f) { s.reshuffle = parse_word(f, f.value, kYesNo); },

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways people train: each against the gradients of one example at a time, or against the plain loop."""
 
+import contextlib
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -140,6 +142,19 @@ def test_a_compiled_model_orders_microbatches():
     assert sampler.report()["observed"] == 6
 
 
+def _two_backwards(model, sampler):
+    """The gradients of two losses, the first one's not sent to the other rank by itself."""
+    model.zero_grad()
+    torch.manual_seed(dist.get_rank())
+    for context in (model.no_sync(), contextlib.nullcontext()):
+        with context:
+            loss = model(torch.randn(4, 7, 6)).square().mean()
+            if sampler is not None:
+                sampler.observe(loss, 4)
+            loss.backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
 def _ddp(rank, meeting, results):
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     torch.manual_seed(0)
@@ -162,6 +177,10 @@ def _ddp(rank, meeting, results):
         expected = one_at_a_time(plain, x[rows], y[rows], parameters)
         torch.testing.assert_close(geometry.rows(), expected, rtol=1e-4, atol=1e-6)
     assert sampler.report()["observed"] == 12
+    fused = cdgrab.Sampler(8, order="pair; fused")
+    assert len(list(fused)) == 8
+    torch.testing.assert_close(_two_backwards(model, fused), _two_backwards(model, None), rtol=1e-5, atol=1e-7)
+    assert fused.report()["observed"] == 8
     results[rank] = 1.0
     dist.destroy_process_group()
 

@@ -118,7 +118,9 @@ TEST(Spec, CanonicalText) {
   EXPECT_EQ(canonical("mean; sign=walk, c=30.0"), "mean; sign=walk");
   EXPECT_EQ(canonical("pair; eps=2e-1; sketch=gauss"), "pair; sketch=gauss,eps=0.2");
   EXPECT_EQ(canonical("pair; tie=minus"), "pair; tie=minus");
-  EXPECT_EQ(canonical("pair; tie=plus; unit=1; normalize=no"), "pair");
+  EXPECT_EQ(canonical("pair; tie=plus; unit=1; normalize=no; fused=no"), "pair");
+  EXPECT_EQ(canonical("mean; fused=yes; sign=walk"), "mean; sign=walk; fused");
+  EXPECT_EQ(canonical("cd-pair; fused"), "cd-pair; fused");
   EXPECT_EQ(canonical("recursive,depth=4,sketch=gauss:256"), "recursive; depth=4; sketch=gauss:256");
   EXPECT_EQ(canonical("recursive-pair; block=64"), "recursive-pair; block=64");
   EXPECT_EQ(canonical("batch; block=8"), "batch; block=8");
@@ -144,6 +146,8 @@ TEST(Spec, CombinationsWithoutSenseAreRefusedWithTheReason) {
   EXPECT_REFUSED("rr; sign=walk", "`rr` looks at no vectors, so `sign` has nothing to act on");
   EXPECT_REFUSED("score; sketch=gauss:4", "looks at no vectors");
   EXPECT_REFUSED("greedy; normalize", "takes no signs");
+  EXPECT_REFUSED("rr; fused", "looks at no vectors");
+  EXPECT_REFUSED("pair; fused; unit=4", "needs unit=1");
   EXPECT_REFUSED("greedy; sketch=gauss:4", "takes no signs");
   EXPECT_REFUSED("pair; centring=mean", "difference");
   EXPECT_REFUSED("recursive-pair; beta=0.5", "difference");
@@ -328,7 +332,10 @@ Spec random_spec(Random& random) {
     spec.reverse = coin(random);
   }
   if (spec.name == OrderName::kFile) spec.path = "dir/" + std::to_string(random()) + " =x.npy";
-  if (coin(random)) spec.unit = 1 + below(random, 64);
+  if (coin(random))
+    spec.unit = 1 + below(random, 64);
+  else
+    spec.fused = spec.balances() && coin(random);
   return spec;
 }
 

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// The word `fused`: the gradients of a step are the plain ones to rounding, and the orders the same.
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <utility>
+
+#include "cdgrab/error.hpp"
+#include "cdgrab/torch/sampler.hpp"
+#include "models/models.hpp"
+
+namespace cdgrab::torch {
+namespace {
+
+using at::Tensor;
+using models::Case;
+
+std::vector<Tensor> take_gradients(const std::vector<Tensor>& parameters) {
+  std::vector<Tensor> all;
+  for (const Tensor& p : parameters) all.push_back(std::exchange(p.mutable_grad(), Tensor()));
+  return all;
+}
+
+void expect_close(const std::vector<Tensor>& some, const std::vector<Tensor>& others, double tolerance,
+                  const std::string& name) {
+  ASSERT_EQ(some.size(), others.size());
+  for (std::size_t p = 0; p < some.size(); ++p) {
+    ASSERT_EQ(some[p].defined(), others[p].defined()) << name << ", parameter " << p;
+    if (!some[p].defined()) continue;
+    ASSERT_EQ(some[p].sizes(), others[p].sizes()) << name << ", parameter " << p;
+    const double size = others[p].abs().max().item<double>();
+    EXPECT_LE((some[p] - others[p]).abs().max().item<double>(), tolerance * size)
+        << name << ", parameter " << p;
+  }
+}
+
+/// A model, a batch of it, and samplers for that batch.
+struct Step {
+  Case model;
+  Tensor x;
+  Tensor y;
+
+  static Step of(Case model, std::int64_t batch, bool wide) {
+    for (const Tensor& p : model.parameters)
+      if (wide) p.set_data(p.data().to(at::kDouble));
+    auto [x, y] = model.data(batch);
+    if (wide && x.is_floating_point()) x = x.to(at::kDouble);
+    return {std::move(model), x, y};
+  }
+  [[nodiscard]] Tensor loss() const { return model.loss(x, y); }
+  /// The gradients of `backward`, run on a loss that a sampler of this spec observes; "": none does.
+  [[nodiscard]] std::vector<Tensor> gradients(
+      const std::string& spec,
+      const std::function<void(const Tensor&)>& backward = [](const Tensor& l) { l.backward(); }) const {
+    const Tensor seen = loss();
+    std::optional<Sampler> sampler;
+    if (!spec.empty()) {
+      sampler.emplace(static_cast<std::size_t>(x.size(0)), spec);
+      sampler->next(static_cast<std::size_t>(x.size(0)));
+      sampler->observe(seen, x.size(0));
+    }
+    backward(seen);
+    if (sampler) {
+      EXPECT_EQ(sampler->core().report().observed, static_cast<std::size_t>(x.size(0)));
+    }
+    return take_gradients(model.parameters);
+  }
+};
+
+class FusedModels : public testing::TestWithParam<std::tuple<std::size_t, std::int64_t, bool>> {};
+
+TEST_P(FusedModels, GradientsAreThePlainOnesToRounding) {
+  const auto [index, batch, wide] = GetParam();
+  ::torch::manual_seed(7);
+  const Step step = Step::of(models::all()[index], batch, wide);
+  const auto plain = step.gradients("");
+  const double tolerance = wide ? 1e-12 : 1e-5;
+  for (const char* spec : {"pair; fused", "mean; fused", "recursive-pair; depth=3; fused"})
+    expect_close(step.gradients(spec), plain, tolerance, step.model.name + ", " + spec);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FusedModels,
+                         testing::Combine(testing::Range(std::size_t{0}, models::all().size()),
+                                          testing::Values(1, 3, 16), testing::Bool()),
+                         [](const auto& instance) {
+                           return models::all()[std::get<0>(instance.param)].name + "B" +
+                                  std::to_string(std::get<1>(instance.param)) +
+                                  (std::get<2>(instance.param) ? "Double" : "Float");
+                         });
+
+TEST(Fused, OrdersAreThoseOfTheExactWayOverThreeEpochs) {
+  for (const std::size_t index : {std::size_t{0}, std::size_t{1}, std::size_t{4}, std::size_t{5}})
+    for (const std::string spec : {"pair", "mean", "recursive-pair; depth=2", "pair; sketch=gauss:16"}) {
+      const auto orders = [&](const std::string& text) {
+        ::torch::manual_seed(3);
+        const Step data = Step::of(models::all()[index], 23, true);
+        Sampler sampler(23, text, {.seed = 5});
+        ::torch::optim::SGD optimizer(data.model.parameters, ::torch::optim::SGDOptions(0.01));
+        std::vector<std::vector<Index>> all;
+        for (int epoch = 0; epoch < 3; ++epoch) {
+          sampler.reset();
+          while (const auto examples = sampler.next(7)) {
+            const Tensor index_of =
+                at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
+            const Tensor loss =
+                data.model.loss(data.x.index_select(0, index_of), data.y.index_select(0, index_of));
+            sampler.observe(loss, static_cast<std::int64_t>(examples->size()));
+            optimizer.zero_grad();
+            loss.backward();
+            optimizer.step();
+          }
+          sampler.end_epoch();
+          all.emplace_back(sampler.core().order().begin(), sampler.core().order().end());
+        }
+        return all;
+      };
+      EXPECT_EQ(orders(spec + "; fused"), orders(spec)) << models::all()[index].name << ", " << spec;
+    }
+}
+
+/// Matrix products that run inside `action`.
+std::size_t products_in(const std::function<void()>& action) {
+  static thread_local std::size_t count;
+  count = 0;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& f) -> std::unique_ptr<at::ObserverContext> {
+        if (std::string_view(f.name()) == "aten::mm") ++count;
+        return nullptr;
+      }).scopes({at::RecordScope::FUNCTION}));
+  action();
+  at::removeCallback(handle);
+  return count;
+}
+
+/// Sequences, so that rows are formed: a weight and a bias, with activations that need a gradient.
+Step sequences() {
+  ::torch::nn::Linear first(6, 8);
+  ::torch::nn::Linear second(8, 5);
+  const Case model{"sequences",
+                   {first->weight, first->bias, second->weight, second->bias},
+                   [first, second](const Tensor& x, const Tensor& y) mutable {
+                     return at::mse_loss(second(at::tanh(first(x))), y);
+                   },
+                   [](std::int64_t batch) {
+                     return std::pair{at::randn({batch, 63, 6}), at::randn({batch, 63, 5})};
+                   }};
+  return Step::of(model, 4, true);
+}
+
+TEST(Fused, TheNodeDoesNotComputeWhatIsKnown) {
+  const Step step = sequences();
+  const auto products = [&](const std::string& spec) {
+    return products_in([&] { (void)step.gradients(spec); });
+  };
+  EXPECT_EQ(products("pair; fused") + 2, products("pair")) << "one product less for each of two weights";
+}
+
+TEST(Fused, LossesAreScaledAccumulatedAndSummedAsEver) {
+  const Step step = sequences();
+  const auto backward = [](const Tensor& l) { (l * 1024.0).backward(); };
+  expect_close(step.gradients("pair; fused", backward), step.gradients("", backward), 1e-12, "scaled");
+  const auto twice = [&](const std::string& spec) {
+    std::vector<Tensor> first = step.gradients(spec);
+    for (std::size_t p = 0; p < first.size(); ++p) step.model.parameters[p].mutable_grad() = first[p];
+    return step.gradients(spec);
+  };
+  expect_close(twice("pair; fused"), twice(""), 1e-12, "accumulated");
+  // A vector of losses, of which one does not count.
+  const auto vector_gradients = [&](bool fused, const Tensor& weights) {
+    const auto forward = [&](const Tensor& x) {
+      return at::tanh(x.matmul(step.model.parameters[0].t()) + step.model.parameters[1]).pow(2).sum({1, 2});
+    };
+    const Tensor losses = forward(step.x);
+    Sampler sampler(4, "pair; fused");
+    sampler.next(4);
+    if (fused) sampler.observe(losses, 4);
+    losses.backward(weights);
+    return take_gradients({step.model.parameters[0], step.model.parameters[1]});
+  };
+  for (const Tensor& weights : {at::tensor({1.0, 2.0, -0.5, 3.0}, at::kDouble),
+                                at::tensor({1.0, 0.0, 2.0, 1.0}, at::kDouble)})
+    expect_close(vector_gradients(true, weights), vector_gradients(false, weights), 1e-12, "a vector");
+}
+
+TEST(Fused, WhatElseRunsThroughTheGraphSeesWhatItAlwaysSees) {
+  const Step step = sequences();
+  const auto kept = [](const Tensor& l) {
+    l.backward({}, /*retain_graph=*/true);
+  };
+  expect_close(step.gradients("pair; fused", kept), step.gradients("", kept), 1e-12, "a graph that is kept");
+  const auto differentiated = [](const Tensor& l) { l.backward({}, true, /*create_graph=*/true); };
+  const auto graph_of = [&](const std::string& spec) {
+    std::vector<Tensor> all = step.gradients(spec, differentiated);
+    const Tensor penalty = all[0].pow(2).sum();
+    return ::torch::autograd::grad({penalty}, {step.model.parameters[2]})[0];
+  };
+  expect_close({graph_of("pair; fused")}, {graph_of("")}, 1e-12, "a backward that is differentiated");
+}
+
+TEST(Fused, OnlyWhatIsAskedForIsComputed) {
+  const Step step = sequences();
+  const auto asked = [&](bool fused) {
+    const Tensor loss = step.loss();
+    Sampler sampler(4, "pair; fused");
+    sampler.next(4);
+    if (fused) sampler.observe(loss, 4);
+    return ::torch::autograd::grad({loss}, {step.model.parameters[0]});
+  };
+  expect_close(asked(true), asked(false), 1e-12, "one parameter of four");
+  for (const Tensor& p : step.model.parameters) EXPECT_FALSE(p.grad().defined());
+}
+
+TEST(Fused, AfterABackwardThatBrokeOffTheGraphIsWhole) {
+  const Step step = sequences();
+  const Tensor loss = step.loss();
+  Sampler sampler(4, "pair; fused");
+  sampler.next(4);
+  sampler.observe(loss, 4);
+  // The second layer's node has given its sum and then fails: its weight is not what it was.
+  const Tensor weight = step.model.parameters[2];
+  const Tensor before = weight.detach().clone();
+  {
+    const at::NoGradGuard no_grad;
+    weight.mul_(2.0);
+  }
+  EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), c10::Error);
+  std::size_t weights = 0;
+  for (std::vector<::torch::autograd::Node*> left = {loss.grad_fn().get()}; !left.empty();) {
+    ::torch::autograd::Node* node = left.back();
+    left.pop_back();
+    if (node->name() == "TBackward0") ++weights;
+    for (const auto& edge : node->next_edges())
+      if (edge.is_valid()) left.push_back(edge.function.get());
+  }
+  EXPECT_EQ(weights, 2U) << "an edge is still off";
+  {
+    const at::NoGradGuard no_grad;
+    weight.copy_(before);
+  }
+  (void)take_gradients(step.model.parameters);
+  expect_close(step.gradients("pair; fused"), step.gradients(""), 1e-12, "the next loss");
+}
+
+/// A layer large enough for its register to be updated by the sum that its node has computed.
+Step large_layer() {
+  ::torch::nn::Sequential net(::torch::nn::Linear(180, 190), ::torch::nn::Tanh(), ::torch::nn::Linear(190, 3));
+  return Step::of(models::classifier("large", net, {180}, 3), 23, true);
+}
+
+/// Orders of three epochs from batches of 7, odd ones with a carry; `dense`: by rows in memory.
+std::vector<std::vector<Index>> orders_of(const Step& data, const std::string& spec, bool dense) {
+  Sampler ghost(23, spec, {.seed = 5});
+  cdgrab::Sampler core(23, parse_spec(spec), {.seed = 5});
+  std::vector<std::vector<Index>> all;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    ghost.reset();
+    core.begin();
+    while (const auto examples = ghost.next(7)) {
+      core.next(7);
+      const Tensor index = at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
+      const Tensor loss = data.model.loss(data.x.index_select(0, index), data.y.index_select(0, index));
+      GradientGeometry geometry;
+      const auto batch = static_cast<std::int64_t>(examples->size());
+      if (dense) geometry.observe(loss, batch);
+      ghost.observe(loss, batch);
+      loss.backward();
+      if (!dense) continue;
+      const Tensor rows = geometry.rows().contiguous();
+      core.observe(Rows<double>{rows.const_data_ptr<double>(), examples->size(),
+                                static_cast<std::size_t>(rows.size(1))});
+    }
+    ghost.end_epoch();
+    if (dense) core.end_epoch();
+    const auto order = dense ? core.order() : ghost.core().order();
+    all.emplace_back(order.begin(), order.end());
+  }
+  (void)take_gradients(data.model.parameters);
+  return all;
+}
+
+TEST(KnownSums, OrdersAreThoseOfRowsInMemory) {
+  const Step data = large_layer();
+  for (const std::string spec : {"pair", "mean", "batch", "mean; centring=ema", "pair; normalize"})
+    EXPECT_EQ(orders_of(data, spec, false), orders_of(data, spec, true)) << spec;
+}
+
+TEST(KnownSums, AreNotUsedWhereSomebodyWritesToTheGradient) {
+  Step data = large_layer();
+  const auto expected = orders_of(data, "pair", true);
+  const Case plain = data.model;
+  // In place, while the backward runs.
+  data.model.loss = [plain](const Tensor& x, const Tensor& y) {
+    const Tensor loss = plain.loss(x, y);
+    plain.parameters[0].register_hook([](const Tensor& g) -> Tensor {
+      Tensor same = g;
+      return same.mul_(3.0);
+    });
+    return loss;
+  };
+  EXPECT_EQ(orders_of(data, "pair", false), expected);
+}
+
+TEST(Fused, AStateGoesOnTheSameAndRemembersTheWord) {
+  const Step step = sequences();
+  Sampler sampler(8, "pair; fused");
+  sampler.next(4);
+  const Tensor loss = step.loss();
+  sampler.observe(loss, 4);
+  loss.backward();
+  Sampler other(8, "pair; fused");
+  other.load_state(sampler.core().state());
+  EXPECT_EQ(other.core().state(), sampler.core().state());
+  EXPECT_EQ(print_spec(other.core().spec()), "pair; fused");
+}
+
+}  // namespace
+}  // namespace cdgrab::torch
