@@ -152,7 +152,8 @@ Graph read_graph(const Tensor& loss, std::int64_t batch, const ObserveOptions& o
 }  // namespace
 
 std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t batch,
-                                                const ObserveOptions& options, Finish finish, Forms forms) {
+                                                const ObserveOptions& options, Finish finish, Forms forms,
+                                                Shortening shortening) {
   if (batch < 1) throw UserError("observe", fmt::format("a batch of {}; at least 1 is allowed", batch));
   const std::int64_t rows = batch + options.repeats;
   check_loss(loss, rows);
@@ -171,7 +172,9 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   observation->budget_ = options.budget;
   observation->finish_ = std::move(finish);
   observation->forms_ = std::move(forms);
+  observation->shortening_ = std::move(shortening);
   observation->expect(graph, options.parameters);
+  if (observation->shortening_.begin) observation->shortening_.begin(observation->met());
   observation->watch();
   return observation;
 }
@@ -193,6 +196,12 @@ void Observation::watch() {
 std::vector<Tensor> Observation::parameters() const {
   std::vector<Tensor> all;
   for (const Collected& c : collected_) all.push_back(c.parameter);
+  return all;
+}
+
+std::vector<Met> Observation::met() const {
+  std::vector<Met> all;
+  for (const Collected& c : collected_) all.push_back({c.parameter, c.name});
   return all;
 }
 
@@ -310,6 +319,7 @@ void Observation::collect(const Use& use, Contribution contribution, const std::
   Collected& to = collected_[index_.at(use.parameter.unsafeGetTensorImpl())];
   to.rules.insert(rule);
   contribution.to(use.parameter.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  if (shortening_.shorten) contribution = shortening_.shorten(use.parameter, contribution);
   if (to.sum)
     to.sum->add(std::move(contribution));
   else

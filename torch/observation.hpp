@@ -16,6 +16,7 @@
 #include "cdgrab/torch/gradient_geometry.hpp"
 #include "contribution.hpp"
 #include "graph.hpp"
+#include "parameter_table.hpp"
 #include "rules.hpp"
 
 namespace cdgrab::torch {
@@ -34,6 +35,12 @@ struct Observed {
   double seconds = 0.0;  ///< spent in hooks
 };
 
+/// Makes gradients shorter as they are read, so that none is held in full; empty: it does not.
+struct Shortening {
+  std::function<void(const std::vector<Met>&)> begin;  ///< a backward with these parameters is to come
+  std::function<Contribution(const Tensor& parameter, const Contribution&)> shorten;
+};
+
 class Observation : public std::enable_shared_from_this<Observation> {
  public:
   using Finish = std::function<void(Observed&&)>;
@@ -44,10 +51,12 @@ class Observation : public std::enable_shared_from_this<Observation> {
   /// which `finish` is called. Rows are the `batch` and those that options.repeats adds. Throws UserError.
   static std::shared_ptr<Observation> start(const Tensor& loss, std::int64_t batch,
                                             const ObserveOptions& options, Finish finish,
-                                            Forms forms = &Contribution::prefers_rows);
+                                            Forms forms = &Contribution::prefers_rows,
+                                            Shortening shortening = {});
 
   /// Those that count.
   [[nodiscard]] std::vector<Tensor> parameters() const;
+  [[nodiscard]] std::vector<Met> met() const;
   /// The backward has been; others through the same graph are none of its business.
   void release() { released_ = true; }
 
@@ -82,6 +91,7 @@ class Observation : public std::enable_shared_from_this<Observation> {
   std::size_t budget_ = 0;  ///< what is left of it
   Finish finish_;
   Forms forms_;
+  Shortening shortening_;
   Node* root_ = nullptr;
   std::uint32_t output_ = 0;         ///< of the root that the loss is
   std::unordered_set<Node*> nodes_;  ///< of the loss's graph; only compared, they may be gone

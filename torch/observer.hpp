@@ -23,7 +23,7 @@ class Backwards : public std::enable_shared_from_this<Backwards> {
 
   /// `finish` is called at the end of the backward, unless forget() is called before. Throws UserError.
   void wait_for(const Tensor& loss, std::vector<Index> examples, const ObserveOptions& options, Finish finish,
-                Observation::Forms forms = &Contribution::prefers_rows);
+                Observation::Forms forms = &Contribution::prefers_rows, Shortening shortening = {});
   /// A backward that comes later finds nobody waiting for it.
   void forget() {
     waiting_.clear();
@@ -61,8 +61,8 @@ class GivenVectors {
   std::vector<Tensor> given_;
 };
 
-/// Rows in memory: every parameter has its columns, in the order in which they were first met; in a batch
-/// that does not depend on one, zeros.
+/// Rows in memory, whole or sketched: every parameter has its columns, in the order in which they were first
+/// met; in a batch that does not depend on one, zeros.
 class RowMatrix {
  public:
   /// (B, d), contiguous, float64 if a parameter is. Throws UserError for parameters that the first batch had
@@ -70,7 +70,11 @@ class RowMatrix {
   Tensor of(const Observed& observed, const char* where);
 
  private:
-  std::vector<Tensor> columns_;
+  struct Columns {
+    Tensor parameter;
+    std::int64_t count;
+  };
+  std::vector<Columns> columns_;
 };
 
 /// visit(Rows<float>) or visit(Rows<double>).

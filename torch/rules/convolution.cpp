@@ -41,6 +41,33 @@ Tensor unfold(const Tensor& input, const Window& window) {
   return x.as_strided(sizes, strides).reshape({x.size(0), -1, c10::multiply_integers(window.output)});
 }
 
+/// (B, inputs, spatial..) and (inputs * kernel, r) -> (B, positions, r): a convolution with r filters.
+Tensor convolve(const Tensor& input, const Tensor& filters, const Window& window) {
+  std::vector<std::int64_t> shape = {filters.size(1), input.size(1)};
+  shape.insert(shape.end(), window.kernel.begin(), window.kernel.end());
+  Tensor out = at::convolution(input.to(filters.scalar_type()), filters.t().reshape(shape), {}, window.stride,
+                               window.padding, window.dilation, false, std::vector<std::int64_t>(window.kernel.size()), 1);
+  for (std::size_t d = 0; d < window.output.size(); ++d)
+    out = out.narrow(static_cast<std::int64_t>(d) + 2, 0, window.output[d]);
+  return out.flatten(2).transpose(1, 2);
+}
+
+/// (B, inputs, spatial..) and (B, positions, r) -> (inputs * kernel, r): what such filters' gradient is.
+Tensor filter_gradient(const Tensor& input, const Tensor& weights, const Window& window) {
+  const Tensor x = input.to(weights.scalar_type());
+  const std::int64_t size = weights.size(2);
+  std::vector<std::int64_t> shape = {size, x.size(1)};
+  shape.insert(shape.end(), window.kernel.begin(), window.kernel.end());
+  const Tensor filters = at::empty(shape, x.options());
+  std::vector<std::int64_t> output = {x.size(0), size};
+  output.insert(output.end(), window.output.begin(), window.output.end());
+  const Tensor g = weights.transpose(1, 2).reshape(output);
+  const Tensor gradient = std::get<1>(at::convolution_backward(
+      g, x, filters, at::OptionalIntArrayRef(), window.stride, window.padding, window.dilation, false,
+      std::vector<std::int64_t>(window.kernel.size()), 1, {false, true, false}));
+  return gradient.reshape({size, -1}).t();
+}
+
 }  // namespace
 
 /// What is unfolded is kept as it is: unfolded it is as many times larger as the kernel has entries. In a
@@ -59,9 +86,12 @@ Contribution convolution_rule(const Moment& moment) {
   const std::int64_t groups = node->groups.expect_int();
   const std::int64_t b = g.size(0);
   if (groups == 1) {
-    auto contribution = Contribution::of_factors(
+    Factors factors =
         Factors::of_expanded(placed.flatten(2).transpose(1, 2), seen, c10::multiply_integers(shape.slice(1)),
-                             [window](const Tensor& x) { return unfold(x, window).transpose(1, 2); }));
+                             [window](const Tensor& x) { return unfold(x, window).transpose(1, 2); });
+    factors.project = [window](const Tensor& x, const Tensor& matrix) { return convolve(x, matrix, window); };
+    factors.pull = [window](const Tensor& x, const Tensor& w) { return filter_gradient(x, w, window); };
+    auto contribution = Contribution::of_factors(std::move(factors));
     if (moment.layout.dim == 0 && b == moment.batch) return contribution;
     return rows_of_examples(moment, contribution.rows());
   }
