@@ -91,8 +91,6 @@ std::vector<Field> parse_fields(std::span<const std::string_view> pieces) {
 void require_complete(const Spec& spec) {
   if (spec.sketch.kind != SketchKind::kNone && spec.sketch.size == 0 && spec.sketch.eps == 0.0) {
     const std::string kind = print_word(spec.sketch.kind, kSketches);
-    if (spec.sketch.kind == SketchKind::kPca)
-      refuse("`sketch=pca` says no size; write sketch=pca:R, the directions per side of a layer");
     refuse(fmt::format("`sketch={0}` says no size; write sketch={0}:R, or sketch={0},eps=E to have it chosen",
                        kind));
   }

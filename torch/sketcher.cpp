@@ -38,10 +38,12 @@ Tensor project_left(const Factors& f, const Tensor& map) {
   return at::mm(flat(f.left), map).view({f.batch(), f.positions, -1});
 }
 
+Tensor expanded_right(const Factors& f) { return f.expand ? f.examples(0, f.batch()).right : f.right; }
+
 Tensor project_right(const Factors& f, const Tensor& map) {
-  if (!map.defined()) return f.expand ? f.examples(0, f.batch()).right : f.right;
+  if (!map.defined()) return expanded_right(f);
   if (f.project) return f.project(f.right, map);
-  return at::mm(flat(f.right), map).view({f.batch(), f.positions, -1});
+  return at::mm(flat(expanded_right(f)), map).view({f.batch(), f.positions, -1});
 }
 
 /// (m, r): sum over examples and positions of left^T weights (B, T, r).
@@ -54,10 +56,13 @@ Tensor pull_left(const Factors& f, const Tensor& weights) {
 /// (n, r): the same with right.
 Tensor pull_right(const Factors& f, const Tensor& weights) {
   if (f.pull) return f.pull(f.right, weights);
-  return at::mm(flat(f.right).t(), flat(weights));
+  return at::mm(flat(expanded_right(f)).t(), flat(weights));
 }
 
-Tensor orthonormal(const Tensor& columns) { return std::get<0>(at::linalg_qr(columns, "reduced")); }
+/// Contiguous, as a state brings it back: products depend on the layout in their last bits.
+Tensor orthonormal(const Tensor& columns) {
+  return std::get<0>(at::linalg_qr(columns, "reduced")).contiguous();
+}
 
 template <class T>
 Tensor drawn(std::int64_t length, std::int64_t size, std::uint64_t seed, std::size_t index, KronSide side,

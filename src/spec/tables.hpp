@@ -134,6 +134,8 @@ inline void parse_sketch(Spec& spec, const Field& field) {
     refuse(fmt::format("`sketch=pca` with `{}`: its directions are new in every epoch, and the mean is of the "
                        "epoch before; use it with pairs or centring=none, or sketch=kron here",
                        row_of(spec.name).word));
+  if (colon == std::string_view::npos && spec.sketch.kind == SketchKind::kPca)
+    refuse("`sketch=pca` says no size; write sketch=pca:R. Random sketches only have it chosen by eps");
   if (colon == std::string_view::npos) return;
   spec.sketch.size = parse_count({"sketch size", {}}, trimmed(field.value.substr(colon + 1)), 1);
 }
@@ -249,11 +251,8 @@ inline constexpr std::array kOptions = {
               "", always, "", parse_sketch, print_sketch},
     OptionRow{"eps", "NUMBER", "a sketch without R: relative error of squared lengths, in (0,1)", kBalancing,
               "", "sketch",
-              [](const Spec& s) {
-                return s.sketch.kind != SketchKind::kNone && s.sketch.kind != SketchKind::kPca &&
-                       s.sketch.size == 0;
-              },
-              "a random sketch without a size",
+              [](const Spec& s) { return s.sketch.kind != SketchKind::kNone && s.sketch.size == 0; },
+              "a sketch without a size",
               [](Spec& s, const Field& f) { s.sketch.eps = parse_number(f, inside_unit, "in (0,1)"); },
               [](const Spec& s) { return print_number(s.sketch.eps); }},
     OptionRow{"unit", "COUNT", "consecutive examples ordered as one; 1", kEvery, "", "", always, "",
