@@ -95,6 +95,33 @@ class Loop {
   std::size_t steps_ = 0;
 };
 
+const std::array<std::string, 4> kSketched = {"pair; sketch=kron:8", "pair; sketch=kron:16",
+                                              "pair; sketch=pca:8", "pair; sketch=pca:16"};
+
+/// Sketches beside the plain step, in a run of their own.
+void measure_sketches() {
+  fmt::print("\nThe same with sketches (medians)\n\n{:<20} {:>3} {:>9}", "model", "B", "plain, ms");
+  for (const std::string& spec : kSketched) fmt::print(" {:>21}", spec);
+  fmt::print("   {:>10} {:>5} {:>9} {:>5}\n", "pca:16 adds", "walk", "gradients", "signs");
+  for (const Task& task : tasks()) {
+    std::vector<std::unique_ptr<Loop>> loops;
+    std::vector<bench::Contender> contenders;
+    const auto add = [&](const std::string& spec) {
+      loops.push_back(std::make_unique<Loop>(task, spec));
+      contenders.push_back({spec, [loop = loops.back().get()] { loop->step(); }, {}});
+    };
+    add("plain");
+    for (const std::string& spec : kSketched) add(spec);
+    bench::interleave(contenders, task.rounds);
+    const double plain = contenders[0].median();
+    fmt::print("{:<20} {:>3} {:>9.2f}", task.name, task.batch, 1e3 * plain);
+    for (std::size_t i = 1; i < contenders.size(); ++i) fmt::print(" {:>21.3f}", contenders[i].median() / plain);
+    const auto t = loops.back()->timings();
+    fmt::print("   {:>10.2f} {:>5.2f} {:>9.2f} {:>5.2f}\n", 1e3 * (contenders.back().median() - plain), t.walk,
+               t.gradients, t.signs);
+  }
+}
+
 void measure_time() {
   const std::array<std::string, 5> specs = {"plain", "pair", "pair; fused", "mean", "mean; fused"};
   fmt::print("A training step with observe(loss), as a multiple of the same step without (medians)\n\n");
@@ -140,7 +167,7 @@ struct Peak {
 };
 
 Peak peak_of(std::size_t task, const std::string& spec) {
-  const std::string command = fmt::format("/proc/{}/exe {} {}", getpid(), task, spec);
+  const std::string command = fmt::format("/proc/{}/exe {} '{}'", getpid(), task, spec);
   FILE* out = popen(command.c_str(), "r");
   Peak peak;
   if (out == nullptr || std::fscanf(out, "%lf %lf", &peak.step, &peak.parameters) != 2)
@@ -151,14 +178,17 @@ Peak peak_of(std::size_t task, const std::string& spec) {
 
 void measure_memory() {
   fmt::print("\nPeak memory of a step beyond model and data, megabytes, in fresh processes\n\n");
-  fmt::print("{:<20} {:>3} {:>11} {:>8} {:>8} {:>8}   {:>14}\n", "model", "B", "parameters", "plain", "pair",
-             "mean", "pair, in copies");
+  fmt::print("{:<20} {:>3} {:>11} {:>8} {:>8} {:>8} {:>8} {:>8}   {:>14}\n", "model", "B", "parameters",
+             "plain", "pair", "mean", "kron:16", "pca:16", "pair, in copies");
   for (std::size_t i = 0; i < tasks().size(); ++i) {
     const Peak plain = peak_of(i, "plain");
     const Peak pair = peak_of(i, "pair");
     const Peak mean = peak_of(i, "mean");
-    fmt::print("{:<20} {:>3} {:>11.1f} {:>8.1f} {:>+8.1f} {:>+8.1f}   {:>14.1f}\n", tasks()[i].name,
-               tasks()[i].batch, plain.parameters, plain.step, pair.step - plain.step, mean.step - plain.step,
+    const Peak kron = peak_of(i, kSketched[1]);
+    const Peak pca = peak_of(i, kSketched[3]);
+    fmt::print("{:<20} {:>3} {:>11.1f} {:>8.1f} {:>+8.1f} {:>+8.1f} {:>+8.1f} {:>+8.1f}   {:>14.1f}\n",
+               tasks()[i].name, tasks()[i].batch, plain.parameters, plain.step, pair.step - plain.step,
+               mean.step - plain.step, kron.step - plain.step, pca.step - plain.step,
                (pair.step - plain.step) / plain.parameters);
   }
 }
@@ -173,5 +203,6 @@ int main(int argc, char** argv) {
     return 0;
   }
   measure_time();
+  measure_sketches();
   measure_memory();
 }

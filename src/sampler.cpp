@@ -64,6 +64,8 @@ class Sampler::Impl {
   template <class T>
   void observe(const Rows<T>& rows, const std::vector<Index>& positions);
   void observe_block(const std::vector<Index>& positions);
+  template <class T>
+  void observe_block(const Rows<T>& whole, const std::vector<Index>& positions);
   void set_scores(std::span<const double> scores);
   void end_epoch();
 
@@ -115,6 +117,9 @@ class Sampler::Impl {
   double* clock(double Timings::*part) { return options_.record_timings ? &(timings_.*part) : nullptr; }
   template <class T>
   void check_rows(const Rows<T>& rows);
+  /// Of a vector, after others.
+  void require_length(std::size_t dim) const;
+  void require_given_geometry() const;
   template <class T>
   void prepare(std::size_t input_dim);
   template <class T>
@@ -192,12 +197,19 @@ void Sampler::Impl::check_rows(const Rows<T>& rows) {
     throw UserError("Sampler::observe",
                     fmt::format("{} rows after {} ones; one type is allowed: convert them", kTypeName<T>,
                                 kTypeName<Other>));
-  const bool known = path<T>().geometry != nullptr || (record_ && input_dim_ > 0);
-  if (known && rows.dim != input_dim_)
-    throw UserError("Sampler::observe",
-                    fmt::format("vectors of length {} after ones of length {}; every vector "
-                                "must have the same length",
-                                rows.dim, input_dim_));
+  if (path<T>().geometry != nullptr || (record_ && input_dim_ > 0)) require_length(rows.dim);
+}
+
+void Sampler::Impl::require_length(std::size_t dim) const {
+  if (dim == input_dim_) return;
+  throw UserError("Sampler::observe", fmt::format("vectors of length {} after ones of length {}; every vector "
+                                                  "must have the same length",
+                                                  dim, input_dim_));
+}
+
+void Sampler::Impl::require_given_geometry() const {
+  if (own_geometry_)
+    throw UserError("Sampler::observe_block", "this sampler was given no geometry; call observe(rows)");
 }
 
 /// The geometry for rows of this length, and the sketch before it.
@@ -259,9 +271,17 @@ void Sampler::Impl::observe(const Rows<T>& rows, const std::vector<Index>& posit
   balance(positions);
 }
 
+template <class T>
+void Sampler::Impl::observe_block(const Rows<T>& whole, const std::vector<Index>& positions) {
+  require_given_geometry();
+  if (record_ && input_dim_ > 0) require_length(whole.dim);
+  input_dim_ = whole.dim;
+  diagnose(whole, positions);
+  balance(positions);
+}
+
 void Sampler::Impl::observe_block(const std::vector<Index>& positions) {
-  if (own_geometry_)
-    throw UserError("Sampler::observe_block", "this sampler was given no geometry; call observe(rows)");
+  require_given_geometry();
   if (record_)
     throw UserError("Sampler::observe_block",
                     "a greedy order and the herding bound need the vectors "
@@ -496,6 +516,14 @@ void Sampler::observe_block(std::span<const Index> examples) {
                                 impl_->block_size(), examples.size()));
   impl_->observe_block(impl_->epoch_.named(examples));
 }
+
+template <class T>
+void Sampler::observe_block(const Rows<T>& whole, std::span<const Index> examples) {
+  impl_->observe_block(whole, impl_->epoch_.named(examples));
+}
+
+template void Sampler::observe_block<float>(const Rows<float>&, std::span<const Index>);
+template void Sampler::observe_block<double>(const Rows<double>&, std::span<const Index>);
 
 void Sampler::set_scores(std::span<const double> scores) { impl_->set_scores(scores); }
 void Sampler::end_epoch() { impl_->end_epoch(); }

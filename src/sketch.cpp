@@ -13,8 +13,6 @@
 namespace cdgrab {
 namespace {
 
-using sketches::KronTensor;
-
 constexpr std::size_t kLargest = std::numeric_limits<std::size_t>::max();
 
 std::size_t multiply_or_largest(std::size_t a, std::size_t b) {
@@ -67,8 +65,7 @@ std::vector<KronTensor> kron_tensors(const SketchOptions& options, std::size_t n
   std::vector<KronTensor> tensors;
   std::size_t total = 0;
   for (const Shape& shape : shapes) {
-    KronTensor tensor = as_matrix(shape);
-    tensor.size = side_length(options, n, tensor);
+    const KronTensor tensor = kron_tensor(options, n, shape);
     total = add_or_largest(total, multiply_or_largest(tensor.rows, tensor.columns));
     tensors.push_back(tensor);
   }
@@ -91,6 +88,12 @@ std::size_t kron_length(const std::vector<KronTensor>& tensors) {
 
 }  // namespace
 
+KronTensor kron_tensor(const SketchOptions& options, std::size_t n, const Shape& shape) {
+  KronTensor tensor = as_matrix(shape);
+  tensor.size = side_length(options, n, tensor);
+  return tensor;
+}
+
 std::size_t johnson_lindenstrauss(std::size_t n, double eps) {
   if (!(eps > 0.0 && eps < 1.0)) {
     throw UserError("johnson_lindenstrauss",
@@ -107,6 +110,11 @@ std::unique_ptr<Sketch<T>> make_sketch(const SketchOptions& options, std::size_t
                                        const std::vector<Shape>& shapes, std::uint64_t seed) {
   if (options.kind == SketchKind::kNone) return nullptr;
   require_length(options);
+  if (options.kind == SketchKind::kPca)
+    throw UserError("make_sketch",
+                    fmt::format("sketch=pca:{0} learns its directions where a loss is observed, and these are "
+                                "rows that are given to the core; use sketch=kron:{0}, gauss or sparse",
+                                options.size));
   if (options.kind == SketchKind::kKron) {
     const std::vector<KronTensor> tensors = kron_tensors(options, n, dim, shapes);
     if (kron_length(tensors) >= dim) return nullptr;

@@ -210,6 +210,8 @@ Factors Factors::examples(std::int64_t begin, std::int64_t end) const {
   part.right = right.slice(0, begin, end);
   if (expand) part.right = expand(part.right);
   part.expand = nullptr;
+  part.project = nullptr;
+  part.pull = nullptr;
   return part;
 }
 
@@ -261,6 +263,13 @@ Contribution Contribution::of_rows(Tensor rows) {
 Contribution Contribution::of_factors(Factors factors) {
   Contribution contribution;
   contribution.factors_.push_back(std::move(factors));
+  return contribution;
+}
+
+Contribution Contribution::with_rows(Tensor rows) const {
+  Contribution contribution = of_rows(std::move(rows));
+  contribution.alpha_ = alpha_;
+  contribution.scale_ = scale_;
   return contribution;
 }
 

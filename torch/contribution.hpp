@@ -21,6 +21,10 @@ struct Factors {
   /// Set if `right` is kept in a smaller form: makes the factor of some examples from theirs, by putting its
   /// numbers, or zeros, into other places.
   std::function<Tensor(const Tensor&)> expand;
+  /// Set with `expand`: what that makes of `right` times a matrix (n, r), as (B, T, r); and its transpose times
+  /// weights (B, T, r), summed over the examples, as (n, r). Neither makes the larger form.
+  std::function<Tensor(const Tensor& right, const Tensor& matrix)> project;
+  std::function<Tensor(const Tensor& right, const Tensor& weights)> pull;
   std::int64_t positions = 0;  ///< T
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -57,6 +61,10 @@ class Contribution {
   /// Whether some of it is.
   [[nodiscard]] bool has_rows() const { return rows_.defined(); }
   [[nodiscard]] std::int64_t batch() const;
+  /// The part of it that is rows, without the scales; undefined: zero.
+  [[nodiscard]] const Tensor& formed() const { return rows_; }
+  /// These rows in its place, in the same scales.
+  [[nodiscard]] Contribution with_rows(Tensor rows) const;
   /// Numbers per example.
   [[nodiscard]] std::int64_t entries() const;
   /// Type and device of every result, unless said otherwise.

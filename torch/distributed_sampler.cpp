@@ -10,6 +10,7 @@
 #include "cdgrab/stopwatch.hpp"
 #include "ghost_geometry.hpp"
 #include "observer.hpp"
+#include "sketched_geometry.hpp"
 #include "sliced_ghost_geometry.hpp"
 
 namespace cdgrab::torch {
@@ -17,16 +18,24 @@ namespace {
 
 /// What becomes of the vectors of a worker.
 enum class Way {
-  kUnseen,  ///< nothing
-  kRows,    ///< rows in memory, for the core
-  kLocal,   ///< a ghost geometry for each hosted worker
-  kSliced,  ///< to all ranks
+  kUnseen,    ///< nothing
+  kRows,      ///< rows in memory, for the core
+  kSketched,  ///< the same, sketched as they are read
+  kLocal,     ///< a ghost geometry for each hosted worker
+  kSliced,    ///< to all ranks
 };
 
 Way way_of(const Spec& spec) {
   if (!spec.balances()) return Way::kUnseen;
-  if (spec.unit > 1 || spec.sketch.kind != SketchKind::kNone) return Way::kRows;
-  return spec.name == OrderName::kIndependentPair ? Way::kLocal : Way::kSliced;
+  if (spec.unit > 1 || (spec.sketch.kind != SketchKind::kNone && !Sketcher::makes(spec.sketch.kind)))
+    return Way::kRows;
+  if (spec.name == OrderName::kIndependentPair) return Way::kLocal;
+  if (spec.sketch.kind == SketchKind::kPca)
+    throw UserError("DistributedSampler",
+                    fmt::format("`{}`: each rank would learn directions of its own, and one accumulator needs "
+                                "the same on all; use sketch=kron:{}, or id-pair",
+                                print_spec(spec), spec.sketch.size));
+  return spec.sketch.kind == SketchKind::kKron ? Way::kSketched : Way::kSliced;
 }
 
 Communicator& checked(const std::shared_ptr<Communicator>& communicator) {
@@ -35,12 +44,22 @@ Communicator& checked(const std::shared_ptr<Communicator>& communicator) {
   return *communicator;
 }
 
-DistributedOptions with_geometry(DistributedOptions options, Way way) {
+Sketcher sketcher_of(const Spec& spec, std::size_t examples, const DistributedOptions& options) {
+  return {spec.sketch, examples, options.shapes, options.seed};
+}
+
+DistributedOptions with_geometry(DistributedOptions options, Way way, const Spec& spec,
+                                 std::size_t examples) {
   if (options.local_geometry)
     throw UserError("DistributedSampler",
                     "a local_geometry; this sampler brings its own: leave it empty, or use "
                     "cdgrab::DistributedSampler");
-  if (way == Way::kLocal)
+  options.sketched = way == Way::kSketched;
+  if (way == Way::kLocal && spec.sketch.kind != SketchKind::kNone)
+    options.local_geometry = [sketcher = sketcher_of(spec, examples, options)](std::size_t /*worker*/) {
+      return std::make_unique<SketchedGeometry>(sketcher);
+    };
+  else if (way == Way::kLocal)
     options.local_geometry = [](std::size_t /*worker*/) { return std::make_unique<GhostGeometry>(); };
   return options;
 }
@@ -75,7 +94,10 @@ class DistributedSampler::Impl : public std::enable_shared_from_this<Impl> {
        DistributedOptions options)
       : way_(way_of(spec)),
         communicator_(std::move(communicator)),
-        core_(std::move(shares), spec, checked(communicator_), with_geometry(std::move(options), way_),
+        shapes_(options.shapes),
+        sketcher_(sketcher_of(spec, shares.examples(), options)),
+        options_(with_geometry(std::move(options), way_, spec, shares.examples())),
+        core_(std::move(shares), spec, checked(communicator_), std::move(options_),
               sliced_geometry(*communicator_, way_)),
         deposited_(core_.hosted()) {
     for (std::size_t h = 0; h < core_.hosted(); ++h) backwards_.push_back(std::make_shared<Backwards>());
@@ -97,10 +119,18 @@ class DistributedSampler::Impl : public std::enable_shared_from_this<Impl> {
   /// Backwards under way belong to nobody, and no round is due.
   void forget();
 
+  Observed given(std::size_t worker, const std::vector<Tensor>& rows, const char* where) {
+    Sketcher* const sketches = sketcher(worker);
+    if (sketches == nullptr) return given_.observed(rows, where);
+    return sketch_all(*sketches, core_.epoch(), given_.observed(cut_by_shapes(rows, shapes_, where), where));
+  }
+
   Way way_;
   std::shared_ptr<Communicator> communicator_;
+  std::vector<Shape> shapes_;
+  Sketcher sketcher_;           ///< of Way::kSketched
+  DistributedOptions options_;  ///< on their way to core_
   cdgrab::DistributedSampler core_;
-  GivenVectors given_;
   std::size_t batch_size_ = 0;  ///< of the loader; 0: not known
   std::size_t smallest_batch_ = 1;
   bool step_after_backward_ = false;
@@ -108,11 +138,15 @@ class DistributedSampler::Impl : public std::enable_shared_from_this<Impl> {
   double seconds_ = 0.0;
 
  private:
+  /// Null: none is applied to what a worker observes.
+  [[nodiscard]] Sketcher* sketcher(std::size_t worker);
+  [[nodiscard]] Shortening shortening(std::size_t worker);
   void put(std::size_t worker, Observed&& observed, const std::vector<Index>& examples,
            const ParameterSet& parameters);
   void arrived(std::size_t worker);
   [[nodiscard]] bool through(std::size_t worker) const;
 
+  GivenVectors given_;
   RowMatrix rows_;
   std::vector<bool> deposited_;  ///< per hosted worker: since the last round
 };
@@ -139,7 +173,8 @@ void DistributedSampler::Impl::observe(std::size_t worker, const Tensor& loss, s
   require_examples(core_.spec().unit, "DistributedSampler::observe");
   if (way_ == Way::kUnseen) return deposit(worker, {}, examples, options.parameters);
   const Stopwatch watch(&seconds_);
-  Observation::Way way{.fused = core_.spec().fused, .sums = way_ == Way::kLocal};
+  Observation::Way way{
+      .fused = core_.spec().fused, .sums = way_ == Way::kLocal, .shortening = shortening(worker)};
   if (way_ == Way::kSliced)
     way.forms = [ranks = communicator_->ranks()](const Contribution& c) { return travels_as_rows(c, ranks); };
   backwards(worker).wait_for(
@@ -149,6 +184,21 @@ void DistributedSampler::Impl::observe(std::size_t worker, const Tensor& loss, s
         if (const auto self = weak.lock()) self->deposit(worker, std::move(observed), named, parameters);
       },
       std::move(way));
+}
+
+Sketcher* DistributedSampler::Impl::sketcher(std::size_t worker) {
+  if (way_ == Way::kSketched) return &sketcher_;
+  if (way_ != Way::kLocal || core_.spec().sketch.kind == SketchKind::kNone) return nullptr;
+  return &static_cast<SketchedGeometry*>(core_.geometry(worker))->sketcher();
+}
+
+Shortening DistributedSampler::Impl::shortening(std::size_t worker) {
+  if (sketcher(worker) == nullptr) return {};
+  return {[this, worker](const std::vector<Met>& met) { sketcher(worker)->begin_block(core_.epoch(), met); },
+          [weak = weak_from_this(), worker](const Tensor& parameter, const Contribution& gradients) {
+            const auto self = weak.lock();
+            return self == nullptr ? gradients : self->sketcher(worker)->sketch(parameter, gradients);
+          }};
 }
 
 void DistributedSampler::Impl::deposit(std::size_t worker, Observed&& observed,
@@ -163,7 +213,7 @@ void DistributedSampler::Impl::deposit(std::size_t worker, Observed&& observed,
 
 void DistributedSampler::Impl::put(std::size_t worker, Observed&& observed,
                                    const std::vector<Index>& examples, const ParameterSet& parameters) {
-  if (way_ == Way::kRows) {
+  if (way_ == Way::kRows || way_ == Way::kSketched) {
     const Tensor matrix = rows_.of(observed, "DistributedSampler::observe");
     return visit_rows(matrix, [&](const auto& rows) { core_.deposit(worker, rows, examples); });
   }
@@ -199,7 +249,7 @@ void DistributedSampler::Impl::forget() {
 
 void DistributedSampler::Impl::average(const std::vector<std::vector<Tensor>>& gradients,
                                        const std::vector<double>& examples, const std::vector<Tensor>& mean) {
-  if (way_ == Way::kSliced || way_ == Way::kLocal)
+  if (way_ == Way::kSliced || way_ == Way::kSketched || way_ == Way::kLocal)
     throw UserError("DistributedSampler::average",
                     fmt::format("`{}` balances the gradients of single examples, and an average has one "
                                 "vector per unit; write unit= with the examples of a worker's step",
@@ -282,7 +332,7 @@ void DistributedSampler::observe(const at::Tensor& loss, const std::vector<std::
 void DistributedSampler::observe_gradients(const std::vector<at::Tensor>& rows, Worker worker) {
   constexpr const char* kWhere = "DistributedSampler::observe_gradients";
   const std::size_t meant = impl_->worker(worker, kWhere);
-  Observed observed = impl_->given_.observed(rows, kWhere);
+  Observed observed = impl_->given(meant, rows, kWhere);
   const auto oldest = impl_->oldest(meant, static_cast<std::size_t>(observed.batch));
   impl_->deposit(meant, std::move(observed), oldest, {});
 }
@@ -293,7 +343,7 @@ void DistributedSampler::observe_gradients(const std::vector<at::Tensor>& rows,
   const std::size_t meant = impl_->worker(worker, kWhere);
   const auto named = as_names(examples);
   impl_->core_.check_outstanding(meant, named);
-  Observed observed = impl_->given_.observed(rows, kWhere);
+  Observed observed = impl_->given(meant, rows, kWhere);
   require_one_each(observed.batch, named.size(), kWhere);
   impl_->deposit(meant, std::move(observed), named, {});
 }

@@ -271,11 +271,11 @@ void GhostGeometry::make_parts() {
 void GhostGeometry::set_block(Observed&& observed) {
   const auto home = [this](const ParameterGradients& p) {
     if (!p.parameter.device().is_cpu()) return Home::kNone;
-    if (is_small(p.parameter)) return Home::kShared;
+    if (is_small(p.gradients.entries())) return Home::kShared;
     return p.gradients.is_rows() || names().size() > kFewRegisters ? Home::kOwn : Home::kNone;
   };
   std::vector<Met> met;
-  for (const ParameterGradients& p : observed.parameters) met.push_back({p.parameter, p.name, home(p)});
+  for (const ParameterGradients& p : observed.parameters) met.push_back({p.parameter, p.name, home(p), p.gradients.entries()});
   table_.meet(met);
   make_parts();
   std::unordered_map<std::size_t, Contribution> factors;

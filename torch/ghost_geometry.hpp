@@ -56,14 +56,14 @@ class FactorGeometry final : public GramGeometry {
   double applying_ = 0.0;
 };
 
-class GhostGeometry final : public CompositeGeometry {
+class GhostGeometry : public CompositeGeometry {
  public:
   GhostGeometry();
   ~GhostGeometry() override;
   GhostGeometry(const GhostGeometry&) = delete;
   GhostGeometry& operator=(const GhostGeometry&) = delete;
 
-  /// Makes what a backward left behind the current block.
+  /// Makes what a backward left behind the current block. Gradients may be sketches, always of one length.
   void set_block(Observed&& observed);
   [[nodiscard]] const FactorGeometry& factors() const { return *factors_; }
   void end_block() override;

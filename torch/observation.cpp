@@ -217,7 +217,9 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   observation->budget_ = options.budget;
   observation->finish_ = std::move(finish);
   observation->way_ = std::move(way);
+  if (observation->way_.shortening.shorten) observation->way_.fused = observation->way_.sums = false;
   observation->expect(graph, options.parameters);
+  if (observation->way_.shortening.begin) observation->way_.shortening.begin(observation->met());
   observation->watch();
   return observation;
 }
@@ -245,6 +247,12 @@ void Observation::watch() {
 std::vector<Tensor> Observation::parameters() const {
   std::vector<Tensor> all;
   for (const Collected& c : collected_) all.push_back(c.parameter);
+  return all;
+}
+
+std::vector<Met> Observation::met() const {
+  std::vector<Met> all;
+  for (const Collected& c : collected_) all.push_back({c.parameter, c.name});
   return all;
 }
 
@@ -414,6 +422,7 @@ void Observation::visit_without_rule(const Moment& moment, const std::vector<con
 void Observation::collect(const Use& use, Contribution contribution, const std::string& rule) {
   Collected& to = collected_[index_.at(use.parameter.unsafeGetTensorImpl())];
   to.rules.insert(rule);
+  if (way_.shortening.shorten) contribution = way_.shortening.shorten(use.parameter, contribution);
   if (to.sum)
     to.sum->add(std::move(contribution));
   else

@@ -17,6 +17,7 @@
 #include "contribution.hpp"
 #include "fused.hpp"
 #include "graph.hpp"
+#include "parameter_table.hpp"
 #include "rules.hpp"
 
 namespace cdgrab::torch {
@@ -35,6 +36,12 @@ struct Observed {
   double seconds = 0.0;  ///< spent in hooks
 };
 
+/// Makes gradients shorter as they are read, so that none is held in full; empty: it does not.
+struct Shortening {
+  std::function<void(const std::vector<Met>&)> begin;  ///< a backward with these parameters is to come
+  std::function<Contribution(const Tensor& parameter, const Contribution&)> shorten;
+};
+
 class Observation : public std::enable_shared_from_this<Observation> {
  public:
   using Finish = std::function<void(Observed&&)>;
@@ -46,6 +53,8 @@ class Observation : public std::enable_shared_from_this<Observation> {
     bool fused = false;
     /// Contributions are to know the sums that nodes compute, where that is cheap.
     bool sums = false;
+    /// What is made shorter adds up to no weight gradient: this rules out the two above.
+    Shortening shortening = {};
   };
 
   /// Reads the graph of `loss`, a scalar or one number per row, and waits for its backward, at the end of
@@ -55,6 +64,7 @@ class Observation : public std::enable_shared_from_this<Observation> {
 
   /// Those that count.
   [[nodiscard]] std::vector<Tensor> parameters() const;
+  [[nodiscard]] std::vector<Met> met() const;
   /// The backward has been; others through the same graph are none of its business.
   void release() { released_ = true; }
 

@@ -40,6 +40,13 @@ std::vector<Index> Backwards::oldest(std::size_t count,
 void Backwards::wait_for(const Tensor& loss, std::vector<Index> examples, const ObserveOptions& options,
                          Finish finish, Observation::Way way) {
   drop_missed();
+  if (way.shortening.shorten)
+    way.shortening.shorten = [weak = weak_from_this(), generation = generation_,
+                              shorten = std::move(way.shortening.shorten)](const Tensor& parameter,
+                                                                           const Contribution& gradients) {
+      const auto self = weak.lock();
+      return self == nullptr || self->generation_ != generation ? gradients : shorten(parameter, gradients);
+    };
   const auto batch = static_cast<std::int64_t>(examples.size());
   auto place = waiting_.insert(waiting_.end(), {{}, std::move(examples)});
   try {
@@ -92,16 +99,16 @@ Tensor RowMatrix::of(const Observed& observed, const char* where) {
   const bool first = columns_.empty();
   std::unordered_map<const void*, const Contribution*> parts;
   for (const ParameterGradients& p : observed.parameters) {
-    if (first) columns_.push_back(p.parameter);
+    if (first) columns_.push_back({p.parameter, p.gradients.entries()});
     parts[p.parameter.unsafeGetTensorImpl()] = &p.gradients;
   }
   std::vector<const Contribution*> gradients;
   std::vector<std::int64_t> numel;
   bool wide = false;
-  for (const Tensor& parameter : columns_) {
+  for (const auto& [parameter, count] : columns_) {
     const auto found = parts.find(parameter.unsafeGetTensorImpl());
     gradients.push_back(found == parts.end() ? nullptr : found->second);
-    numel.push_back(parameter.numel());
+    numel.push_back(count);
     wide = wide || parameter.scalar_type() == at::kDouble;
     if (found != parts.end()) parts.erase(found);
   }

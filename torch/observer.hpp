@@ -61,8 +61,8 @@ class GivenVectors {
   std::vector<Tensor> given_;
 };
 
-/// Rows in memory: every parameter has its columns, in the order in which they were first met; in a batch
-/// that does not depend on one, zeros.
+/// Rows in memory, whole or sketched: every parameter has its columns, in the order in which they were first
+/// met; in a batch that does not depend on one, zeros.
 class RowMatrix {
  public:
   /// (B, d), contiguous, float64 if a parameter is. Throws UserError for parameters that the first batch had
@@ -70,7 +70,11 @@ class RowMatrix {
   Tensor of(const Observed& observed, const char* where);
 
  private:
-  std::vector<Tensor> columns_;
+  struct Columns {
+    Tensor parameter;
+    std::int64_t count;
+  };
+  std::vector<Columns> columns_;
 };
 
 /// visit(Rows<float>) or visit(Rows<double>).

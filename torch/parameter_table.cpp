@@ -40,12 +40,12 @@ void ParameterTable::append(Slot slot) {
 
 void ParameterTable::require_fits(std::size_t number, const Met& met) const {
   const Slot& slot = slots_[number];
-  if (slot.numel == met.parameter.numel() && slot.wide == wide(met.parameter)) return;
+  if (slot.numel == met.numbers() && slot.wide == wide(met.parameter)) return;
   throw StateMismatch(
       "parameters",
       fmt::format("parameter {} had {} entries in {} when the state was saved, and has {} in {} "
                   "now; load it with the same model and the same selection of parameters",
-                  number, slot.numel, slot.wide ? "float64" : "float32", met.parameter.numel(),
+                  number, slot.numel, slot.wide ? "float64" : "float32", met.numbers(),
                   c10::toString(met.parameter.scalar_type())));
 }
 
@@ -53,10 +53,10 @@ std::optional<std::size_t> ParameterTable::recall_by_size(const Met& one,
                                                           const std::vector<const Met*>& unknown) const {
   std::vector<std::size_t> fitting;
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (!slots_[i].taken && slots_[i].numel == one.parameter.numel()) fitting.push_back(i);
+    if (!slots_[i].taken && slots_[i].numel == one.numbers()) fitting.push_back(i);
   if (fitting.empty()) return std::nullopt;
   const auto rivals = std::count_if(unknown.begin(), unknown.end(), [&](const Met* other) {
-    return other->parameter.numel() == one.parameter.numel();
+    return other->numbers() == one.numbers();
   });
   if (fitting.size() == 1 && rivals == 1) return fitting.front();
   throw StateMismatch(
@@ -64,7 +64,7 @@ std::optional<std::size_t> ParameterTable::recall_by_size(const Met& one,
       fmt::format(
           "the state was saved after backwards with different parameters, and {} of {} entries cannot "
           "be told apart; name them from the start of a run (ObserveOptions::parameters)",
-          std::max<std::size_t>(fitting.size(), static_cast<std::size_t>(rivals)), one.parameter.numel()));
+          std::max<std::size_t>(fitting.size(), static_cast<std::size_t>(rivals)), one.numbers()));
 }
 
 std::vector<std::optional<std::size_t>> ParameterTable::recall(const std::vector<const Met*>& unknown) const {
@@ -124,7 +124,7 @@ void ParameterTable::meet(const std::vector<Met>& parameters) {
       slots_[*recalled[k]].taken = true;
       continue;
     }
-    Slot slot{met.parameter.numel(), kNoPart, wide(met.parameter), meeting, met.name, true,
+    Slot slot{met.numbers(), kNoPart, wide(met.parameter), meeting, met.name, true,
               rows_of(met.parameter)};
     if (met.home == Home::kOwn) slot.part = parts_;
     if (met.home == Home::kShared) slot.part = shared = shared == kNoPart ? parts_ : shared;

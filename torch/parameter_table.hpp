@@ -20,14 +20,17 @@ inline bool wide(const Tensor& tensor) { return tensor.scalar_type() == at::kDou
 /// of its meeting that share.
 enum class Home { kNone, kOwn, kShared };
 
-/// Parameters up to this size share one matrix of rows: a copy costs less than a pass of their own.
-inline bool is_small(const Tensor& parameter) { return parameter.numel() <= 4096; }
+/// Gradients of up to so many numbers share one matrix of rows: a copy costs less than a pass of their own.
+inline bool is_small(std::int64_t numbers) { return numbers <= 4096; }
 
 /// A parameter of a backward.
 struct Met {
   Tensor parameter;
   std::string name;  ///< empty where it is not known
   Home home = Home::kNone;
+  std::int64_t shortened = 0;  ///< numbers that a sketch leaves of its gradient; 0: there is none
+
+  [[nodiscard]] std::int64_t numbers() const { return shortened > 0 ? shortened : parameter.numel(); }
 };
 
 /// A parameter that counts. Where its gradients are held is decided when it is first met, and stays: a short

@@ -9,6 +9,7 @@
 #include "cdgrab/stopwatch.hpp"
 #include "ghost_geometry.hpp"
 #include "observer.hpp"
+#include "sketched_geometry.hpp"
 
 namespace cdgrab::torch {
 
@@ -17,30 +18,50 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
   Impl(std::size_t examples, const Spec& spec, SamplerOptions options,
        std::unique_ptr<GhostGeometry> geometry)
       : record_timings_(options.record_timings),
+        records_vectors_(options.record_herding || options.record_norms),
+        shapes_(options.shapes),
         geometry_(geometry.get()),
+        sketched_(dynamic_cast<SketchedGeometry*>(geometry.get())),
         core_(examples, spec, std::move(options), std::move(geometry)) {}
 
-  /// Whether the vectors themselves are asked for, so that rows in memory must be made of every block.
-  static bool needs_rows(const Spec& spec, const SamplerOptions& options) {
-    return spec.sketch.kind != SketchKind::kNone || spec.name == OrderName::kGreedy ||
-           options.record_herding || options.record_norms;
+  /// None if the vectors themselves are asked for, so that rows in memory must be made of every block.
+  static std::unique_ptr<GhostGeometry> make_geometry(std::size_t examples, const Spec& spec,
+                                                      const SamplerOptions& options) {
+    if (Sketcher::makes(spec.sketch.kind)) {
+      const std::size_t units = (examples + spec.unit - 1) / spec.unit;
+      return std::make_unique<SketchedGeometry>(Sketcher(spec.sketch, units, options.shapes, options.seed));
+    }
+    const bool rows = spec.sketch.kind != SketchKind::kNone || spec.name == OrderName::kGreedy ||
+                      options.record_herding || options.record_norms;
+    return rows ? nullptr : std::make_unique<GhostGeometry>();
   }
 
+  Observed given(const std::vector<at::Tensor>& rows, const char* where) {
+    return given_.observed(sketched_ == nullptr ? rows : cut_by_shapes(rows, shapes_, where), where);
+  }
   void observe(const at::Tensor& loss, std::vector<Index> examples, const ObserveOptions& options);
+  /// The gradients are whole ones.
   void observe_now(Observed&& observed, const std::vector<Index>& examples);
+  /// They are as the geometry has them.
+  void set_and_observe(Observed&& observed, const std::vector<Index>& examples);
   [[nodiscard]] std::vector<Index> oldest(std::size_t count);
   /// Rows in memory may be wanted for a diagnosis, too.
   [[nodiscard]] bool needs_vectors() const { return geometry_ == nullptr || core_.needs_vectors(); }
 
   bool record_timings_;
+  bool records_vectors_;
+  std::vector<Shape> shapes_;
   ObserveTimings timings_;
-  GhostGeometry* geometry_;  ///< null: the core has a dense one
+  GhostGeometry* geometry_;     ///< null: the core has a dense one
+  SketchedGeometry* sketched_;  ///< the same, if it holds sketches
   cdgrab::Sampler core_;
   std::size_t batch_size_ = 0;  ///< of the loader; 0: not known
   std::shared_ptr<Backwards> backwards_ = std::make_shared<Backwards>();
-  GivenVectors given_;
 
  private:
+  [[nodiscard]] Shortening shortening();
+
+  GivenVectors given_;
   RowMatrix rows_;
 };
 
@@ -53,19 +74,46 @@ void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
   const Stopwatch watch(record_timings_ ? &timings_.walk : nullptr);
   require_examples(core_.spec().unit, "Sampler::observe");
   if (!needs_vectors()) return core_.observe_block(examples);
-  backwards_->wait_for(loss, std::move(examples), options,
-                       [weak = weak_from_this()](Observed&& observed, const std::vector<Index>& named) {
-                         if (const auto self = weak.lock()) self->observe_now(std::move(observed), named);
-                       },
-                       {.fused = core_.spec().fused, .sums = geometry_ != nullptr});
+  const bool shortens = sketched_ != nullptr && !records_vectors_;
+  backwards_->wait_for(
+      loss, std::move(examples), options,
+      [weak = weak_from_this(), shortens](Observed&& observed, const std::vector<Index>& named) {
+        const auto self = weak.lock();
+        if (self == nullptr) return;
+        if (shortens)
+          self->set_and_observe(std::move(observed), named);
+        else
+          self->observe_now(std::move(observed), named);
+      },
+      {.fused = core_.spec().fused,
+       .sums = geometry_ != nullptr,
+       .shortening = shortens ? shortening() : Shortening{}});
+}
+
+Shortening Sampler::Impl::shortening() {
+  return {[this](const std::vector<Met>& met) { sketched_->sketcher().begin_block(core_.epoch(), met); },
+          [weak = weak_from_this()](const Tensor& parameter, const Contribution& gradients) {
+            const auto self = weak.lock();
+            return self == nullptr ? gradients : self->sketched_->sketcher().sketch(parameter, gradients);
+          }};
 }
 
 void Sampler::Impl::observe_now(Observed&& observed, const std::vector<Index>& examples) {
-  timings_.gradients += observed.seconds;
   if (geometry_ == nullptr) {
+    timings_.gradients += observed.seconds;
     const at::Tensor matrix = rows_.of(observed, "Sampler::observe");
     return visit_rows(matrix, [&](const auto& rows) { core_.observe(rows, examples); });
   }
+  if (sketched_ == nullptr) return set_and_observe(std::move(observed), examples);
+  Observed sketched = sketch_all(sketched_->sketcher(), core_.epoch(), observed);
+  if (!records_vectors_) return set_and_observe(std::move(sketched), examples);
+  const at::Tensor matrix = rows_.of(observed, "Sampler::observe");
+  sketched_->set_block(std::move(sketched));
+  visit_rows(matrix, [&](const auto& rows) { core_.observe_block(rows, examples); });
+}
+
+void Sampler::Impl::set_and_observe(Observed&& observed, const std::vector<Index>& examples) {
+  timings_.gradients += observed.seconds;
   if (needs_vectors()) {
     const Stopwatch watch(record_timings_ ? &timings_.gradients : nullptr);
     geometry_->set_block(std::move(observed));
@@ -75,7 +123,7 @@ void Sampler::Impl::observe_now(Observed&& observed, const std::vector<Index>& e
 
 Sampler::Sampler(std::size_t examples, std::string_view spec, SamplerOptions options) {
   const Spec parsed = parse_spec(spec);
-  auto geometry = Impl::needs_rows(parsed, options) ? nullptr : std::make_unique<GhostGeometry>();
+  auto geometry = Impl::make_geometry(examples, parsed, options);
   impl_ = std::make_shared<Impl>(examples, parsed, std::move(options), std::move(geometry));
 }
 
@@ -113,7 +161,7 @@ void Sampler::observe(const at::Tensor& loss, const std::vector<std::size_t>& ex
 }
 
 void Sampler::observe_gradients(const std::vector<at::Tensor>& rows) {
-  Observed observed = impl_->given_.observed(rows, "Sampler::observe_gradients");
+  Observed observed = impl_->given(rows, "Sampler::observe_gradients");
   const auto oldest = impl_->oldest(static_cast<std::size_t>(observed.batch));
   impl_->observe_now(std::move(observed), oldest);
 }
@@ -123,7 +171,7 @@ void Sampler::observe_gradients(const std::vector<at::Tensor>& rows,
   constexpr const char* kWhere = "Sampler::observe_gradients";
   const auto named = as_names(examples);
   impl_->core_.check_outstanding(named);
-  Observed observed = impl_->given_.observed(rows, kWhere);
+  Observed observed = impl_->given(rows, kWhere);
   require_one_each(observed.batch, named.size(), kWhere);
   impl_->observe_now(std::move(observed), named);
 }

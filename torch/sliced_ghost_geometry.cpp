@@ -152,7 +152,7 @@ std::vector<Tensor> PartList::parts_of(const Array& whole) const {
 GhostSliceSender::GhostSliceSender(std::size_t ranks) : ranks_(ranks) {}
 
 void GhostSliceSender::meet(const Observed& observed, const ParameterSet& parameters) {
-  const auto home = [](const Tensor& p) { return is_small(p) ? Home::kShared : Home::kOwn; };
+  const auto home = [](const Tensor& p) { return is_small(p.numel()) ? Home::kShared : Home::kOwn; };
   std::vector<Met> met;
   for (const auto& [name, parameter] : parameters.named())
     if (parameter.requires_grad()) met.push_back({parameter, name, home(parameter)});

@@ -23,13 +23,11 @@ Tensor as_tensor(std::vector<std::size_t>& examples) {
   return at::from_blob(examples.data(), {static_cast<std::int64_t>(examples.size())}, at::kLong);
 }
 
-cdgrab::torch::Sampler make_sampler(const Task& task, const tasks::Model& model, const Order& order,
-                                    const Settings& settings) {
+cdgrab::torch::Sampler make_sampler(const Task& task, const Order& order, const Settings& settings) {
   SamplerOptions options;
   options.seed = settings.seed;
   options.record_herding = settings.herding;
   options.record_timings = true;
-  if (order.spec.sketch.kind == SketchKind::kKron) options.shapes = gradient_shapes(task, model);
   return {task.examples(), print_spec(order.spec), std::move(options)};
 }
 
@@ -42,7 +40,7 @@ class OneWorker final : public Feed {
         herding_(settings.herding),
         batch_(settings.recipe.batch),
         drop_last_(settings.recipe.drop_last),
-        sampler_(make_sampler(task, model, order, settings)) {}
+        sampler_(make_sampler(task, order, settings)) {}
 
   bool compute_gradient() override {
     auto examples = sampler_.next(batch_);

@@ -42,6 +42,8 @@ struct DistributedOptions {
   std::size_t whole_up_to = 1024;
   /// The tensors that make up a row; needed by sketch=kron only.
   std::vector<Shape> shapes = {};
+  /// Rows are sketched where they are formed, and come as the spec's sketch leaves them.
+  bool sketched = false;
   /// `id-pair` with vectors that are no rows in memory: makes the geometry of a hosted worker, for
   /// deposit_block().
   std::function<std::unique_ptr<Geometry>(std::size_t worker)> local_geometry = {};

@@ -108,6 +108,9 @@ class Sampler {
   /// be none: the examples count as seen.
   void observe_block();
   void observe_block(std::span<const Index> examples);
+  /// The same with the vectors that the block is a sketch of, for what is recorded of them.
+  template <class T>
+  void observe_block(const Rows<T>& whole, std::span<const Index> examples);
 
   /// `score` only: one finite number per unit, used when the next order is made.
   void set_scores(std::span<const double> scores);

@@ -10,12 +10,12 @@
 
 namespace cdgrab {
 
-enum class SketchKind { kNone, kGauss, kSparse, kKron };
+enum class SketchKind { kNone, kGauss, kSparse, kKron, kPca };
 
 /// What the words `sketch=` and `eps=` of a spec say.
 struct SketchOptions {
   SketchKind kind = SketchKind::kNone;
-  std::size_t size = 0;  ///< r; for kron, r per side. 0: chosen from eps
+  std::size_t size = 0;  ///< r; for kron and pca, r per side. 0: chosen from eps
   double eps = 0.0;      ///< relative error of squared norms, in (0, 1); used when size is 0
 
   bool operator==(const SketchOptions&) const = default;
@@ -41,9 +41,27 @@ std::size_t johnson_lindenstrauss(std::size_t n, double eps);
 
 /// The map that `options` describe for n rows of length dim; null when there is none to apply
 /// (kind none, or a sketch no shorter than the row). The map is a pure function of the arguments.
-/// `shapes` is needed by kron only and must multiply and add up to dim. Throws UserError.
+/// `shapes` is needed by kron only and must multiply and add up to dim. Throws UserError, also for pca, whose
+/// maps are learned where rows are formed (the torch adapter).
 template <class T>
 std::unique_ptr<Sketch<T>> make_sketch(const SketchOptions& options, std::size_t n, std::size_t dim,
                                        const std::vector<Shape>& shapes, std::uint64_t seed);
+
+/// One tensor of a row, read as a matrix of `rows` x `columns`, and the most that is left of either side.
+struct KronTensor {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t size = 0;
+};
+
+/// How kron sketches one tensor of n rows. pca's maps have these sizes.
+KronTensor kron_tensor(const SketchOptions& options, std::size_t n, const Shape& shape);
+
+/// The map that kron applies to a side of `length` of the tensor at `index` of the row: size x length numbers,
+/// row by row; empty, where the side is no longer than `size` and stays as it is.
+enum class KronSide { kLeft, kRight };
+template <class T>
+std::vector<T> kron_map(std::size_t length, std::size_t size, std::uint64_t seed, std::size_t index,
+                        KronSide side);
 
 }  // namespace cdgrab

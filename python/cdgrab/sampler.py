@@ -79,7 +79,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         batch_axis: the axis of the examples in what the loss reduces, counted before (B, T) or (T, B) was flattened
             into one; found out if not given.
         budget: bytes of per-example gradients that may be held until the signs fall (docs/observe.md).
-        shapes: of the tensors that make up a row, for ``sketch=kron`` only.
+        shapes: of the tensors that make up a row, for ``sketch=kron`` and ``pca`` of gradients given as one matrix.
         strict: raise where otherwise a warning would do: an epoch that begins while batches are unobserved, a node
             that no rule covers (docs/observe.md).
         record_herding, record_norms, record_timings: diagnostics, free when off. Herding keeps a copy of the epoch's

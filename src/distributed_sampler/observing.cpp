@@ -56,7 +56,8 @@ template <class T>
 void DistributedSampler::Impl::prepare(std::size_t input_dim) {
   RowPath<T>& way = path<T>();
   if (way.ready) return;
-  way.sketch = make_sketch<T>(spec_.sketch, units_, input_dim, options_.shapes, options_.seed);
+  if (!options_.sketched)
+    way.sketch = make_sketch<T>(spec_.sketch, units_, input_dim, options_.shapes, options_.seed);
   const std::size_t dim = way.sketch == nullptr ? input_dim : way.sketch->output_dim();
   if (coordinates() && way.sender == nullptr) {
     auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks(), holders(dim));

@@ -17,12 +17,10 @@ namespace {
 template <class T>
 class Side {
  public:
-  Side(std::size_t length, std::size_t size, std::uint64_t seed, std::uint32_t part)
-      : length_(length), size_(std::min(length, size)) {
-    if (size_ == length_) return;
-    matrix_.resize(size_ * length_);
-    fill_gaussian(matrix_.data(), matrix_.size(), 1.0 / std::sqrt(static_cast<double>(size_)), seed, part);
-  }
+  Side(std::size_t length, std::size_t size, std::uint64_t seed, std::size_t index, KronSide side)
+      : length_(length),
+        size_(std::min(length, size)),
+        matrix_(kron_map<T>(length, size, seed, index, side)) {}
 
   [[nodiscard]] std::size_t length() const { return length_; }
   [[nodiscard]] std::size_t size() const { return size_; }
@@ -48,9 +46,9 @@ class Side {
 template <class T>
 class TensorSketch {
  public:
-  TensorSketch(const KronTensor& tensor, std::uint64_t seed, std::uint32_t index)
-      : left_(tensor.rows, tensor.size, seed, 2 * index),
-        right_(tensor.columns, tensor.size, seed, 2 * index + 1) {}
+  TensorSketch(const KronTensor& tensor, std::uint64_t seed, std::size_t index)
+      : left_(tensor.rows, tensor.size, seed, index, KronSide::kLeft),
+        right_(tensor.columns, tensor.size, seed, index, KronSide::kRight) {}
 
   [[nodiscard]] std::size_t input_dim() const { return left_.length() * right_.length(); }
   [[nodiscard]] std::size_t output_dim() const { return left_.size() * right_.size(); }
@@ -75,7 +73,7 @@ template <class T>
 class KronSketch final : public Sketch<T> {
  public:
   KronSketch(const std::vector<KronTensor>& tensors, std::uint64_t seed) {
-    std::uint32_t index = 0;
+    std::size_t index = 0;
     for (const KronTensor& tensor : tensors) {
       const TensorSketch<T>& part = parts_.emplace_back(tensor, seed, index++);
       input_dim_ += part.input_dim();
@@ -137,3 +135,20 @@ template std::unique_ptr<Sketch<float>> make_kron(const std::vector<KronTensor>&
 template std::unique_ptr<Sketch<double>> make_kron(const std::vector<KronTensor>&, std::uint64_t);
 
 }  // namespace cdgrab::sketches
+
+namespace cdgrab {
+
+template <class T>
+std::vector<T> kron_map(std::size_t length, std::size_t size, std::uint64_t seed, std::size_t index,
+                        KronSide side) {
+  if (length <= size) return {};
+  std::vector<T> map(size * length);
+  const auto part = static_cast<std::uint32_t>(2 * index + (side == KronSide::kRight ? 1 : 0));
+  sketches::fill_gaussian(map.data(), map.size(), 1.0 / std::sqrt(static_cast<double>(size)), seed, part);
+  return map;
+}
+
+template std::vector<float> kron_map(std::size_t, std::size_t, std::uint64_t, std::size_t, KronSide);
+template std::vector<double> kron_map(std::size_t, std::size_t, std::uint64_t, std::size_t, KronSide);
+
+}  // namespace cdgrab

@@ -27,13 +27,6 @@ std::unique_ptr<Sketch<T>> make_gauss(std::size_t size, std::size_t dim, std::ui
 template <class T>
 std::unique_ptr<Sketch<T>> make_sparse(std::size_t size, std::size_t dim, std::uint64_t seed);
 
-/// One tensor of a row, read as a matrix of `rows` x `columns`, and the most that is left of either side.
-struct KronTensor {
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  std::size_t size = 0;
-};
-
 /// Each tensor from both sides. Throws UserError above kMaxBytes.
 template <class T>
 std::unique_ptr<Sketch<T>> make_kron(const std::vector<KronTensor>& tensors, std::uint64_t seed);

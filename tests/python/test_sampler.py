@@ -256,7 +256,7 @@ def test_diagnostics():
 
 
 def test_sketches_and_greedy_orders_see_rows():
-    for order in ("pair; sketch=gauss:16", "greedy"):
+    for order in ("pair; sketch=gauss:16", "pair; sketch=kron:4", "pair; sketch=pca:4", "greedy"):
         task = Task()
         sampler = cdgrab.Sampler(23, order)
         epochs = [flat(task.epoch(sampler)) for _ in range(3)]

@@ -196,7 +196,7 @@ def test_a_stateful_loader_that_would_go_back_is_refused(workers):
         iter(loader)
 
 
-@pytest.mark.parametrize("order", ["pair", "mean"])
+@pytest.mark.parametrize("order", ["pair", "mean", "pair; sketch=pca:3"])
 def test_resume_after_every_step(order):
     expected, _ = uninterrupted(order, epochs=2)
     task = Task()

@@ -234,6 +234,11 @@ TEST(Sketch, ALengthOrAnEpsIsNeeded) {
   }
 }
 
+TEST(Sketch, PcaIsRefusedForRowsThatAreGiven) {
+  const auto make = [] { make_sketch<float>({SketchKind::kPca, 4, 0.0}, 10, 100, {{10, 10}}, 1); };
+  EXPECT_NE(message_of<UserError>(make).find("use sketch=kron:4"), std::string::npos);
+}
+
 TEST(Sketch, KronNeedsShapesThatAddUp) {
   const SketchOptions kron{SketchKind::kKron, 2, 0.0};
   const auto message = [&](const std::vector<Shape>& shapes) {

@@ -98,6 +98,7 @@ TEST(Spec, OptionsAreRead) {
   EXPECT_FALSE(blocks.frozen || blocks.reshuffle || blocks.reverse);
   EXPECT_EQ(parse_spec("file; path=a b=c.npy").path, "a b=c.npy");
   EXPECT_EQ(parse_spec("pair; sketch=kron : 8").sketch, (SketchOptions{SketchKind::kKron, 8, 0.0}));
+  EXPECT_EQ(parse_spec("pair; sketch=pca:8").sketch, (SketchOptions{SketchKind::kPca, 8, 0.0}));
 }
 
 TEST(Spec, PublishedRecursivePairCountsLevelsFromTheBlock) {
@@ -161,6 +162,10 @@ TEST(Spec, CombinationsWithoutSenseAreRefusedWithTheReason) {
   EXPECT_REFUSED("mean; beta=0.5", "needs centring=ema");
   EXPECT_REFUSED("pair; eps=0.1", "needs a sketch without a size");
   EXPECT_REFUSED("pair; sketch=gauss:3,eps=0.1", "needs a sketch without a size");
+  EXPECT_REFUSED("pair; sketch=pca:3,eps=0.1", "needs a sketch without a size");
+  EXPECT_REFUSED("pair; sketch=pca,eps=0.1", "write sketch=pca:R");
+  EXPECT_REFUSED("mean; sketch=pca:3", "new in every epoch");
+  EXPECT_REFUSED("recursive; centring=ema; sketch=pca:3", "new in every epoch");
   EXPECT_REFUSED("pair; sketch=gauss", "sketch=gauss:R");
   EXPECT_REFUSED("pair; reverse=yes", "block-reversal");
   EXPECT_REFUSED("rr; block=4", "block-reversal");

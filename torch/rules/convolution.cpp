@@ -41,6 +41,45 @@ Tensor unfold(const Tensor& input, const Window& window) {
   return x.as_strided(sizes, strides).reshape({x.size(0), -1, c10::multiply_integers(window.output)});
 }
 
+/// Whether a convolution of the input has all of its outputs in the window; the padding of a transposed one's
+/// output may add more.
+bool is_whole(const Tensor& input, const Window& window) {
+  for (std::size_t d = 0; d < window.kernel.size(); ++d) {
+    const std::int64_t reach = input.size(static_cast<std::int64_t>(d) + 2) + 2 * window.padding[d] -
+                               window.dilation[d] * (window.kernel[d] - 1) - 1;
+    if (reach / window.stride[d] + 1 != window.output[d]) return false;
+  }
+  return true;
+}
+
+std::vector<std::int64_t> with_spatial(std::int64_t first, std::int64_t second,
+                                       const std::vector<std::int64_t>& spatial) {
+  std::vector<std::int64_t> shape = {first, second};
+  shape.insert(shape.end(), spatial.begin(), spatial.end());
+  return shape;
+}
+
+/// (B, inputs, spatial..) and (inputs * kernel, r) -> (B, positions, r): a convolution with r filters.
+Tensor convolve(const Tensor& input, const Tensor& matrix, const Window& window) {
+  const Tensor filters = matrix.t().reshape(with_spatial(matrix.size(1), input.size(1), window.kernel));
+  return at::convolution(input.to(matrix.scalar_type()), filters, {}, window.stride, window.padding,
+                         window.dilation, false, std::vector<std::int64_t>(window.kernel.size()), 1)
+      .flatten(2)
+      .transpose(1, 2);
+}
+
+/// (B, inputs, spatial..) and (B, positions, r) -> (inputs * kernel, r): what such filters' gradient is.
+Tensor filter_gradient(const Tensor& input, const Tensor& weights, const Window& window) {
+  const Tensor x = input.to(weights.scalar_type());
+  const std::int64_t size = weights.size(2);
+  const Tensor filters = at::empty(with_spatial(size, x.size(1), window.kernel), x.options());
+  const Tensor g = weights.transpose(1, 2).reshape(with_spatial(x.size(0), size, window.output));
+  const Tensor gradient = std::get<1>(at::convolution_backward(
+      g, x, filters, at::OptionalIntArrayRef(), window.stride, window.padding, window.dilation, false,
+      std::vector<std::int64_t>(window.kernel.size()), 1, {false, true, false}));
+  return gradient.reshape({size, -1}).t();
+}
+
 }  // namespace
 
 /// What is unfolded is kept as it is: unfolded it is as many times larger as the kernel has entries. In a
@@ -59,9 +98,14 @@ Contribution convolution_rule(const Moment& moment) {
   const std::int64_t groups = node->groups.expect_int();
   const std::int64_t b = g.size(0);
   if (groups == 1) {
-    auto contribution = Contribution::of_factors(
+    Factors factors =
         Factors::of_expanded(placed.flatten(2).transpose(1, 2), seen, c10::multiply_integers(shape.slice(1)),
-                             [window](const Tensor& x) { return unfold(x, window).transpose(1, 2); }));
+                             [window](const Tensor& x) { return unfold(x, window).transpose(1, 2); });
+    if (is_whole(seen, window)) {
+      factors.project = [window](const Tensor& x, const Tensor& m) { return convolve(x, m, window); };
+      factors.pull = [window](const Tensor& x, const Tensor& w) { return filter_gradient(x, w, window); };
+    }
+    auto contribution = Contribution::of_factors(std::move(factors));
     if (moment.layout == Layout{0, 1} && b == moment.batch) return contribution;
     return rows_of_examples(moment, contribution.rows());
   }
