@@ -36,6 +36,7 @@ test:   ## every check and every test
 	@scripts/setup --test
 	@scripts/format --check
 	@scripts/check_layers
+	@scripts/check_supply
 	@$(release) >/dev/null
 	@cmake --build --preset release
 	@ctest --preset release

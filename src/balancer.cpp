@@ -335,8 +335,9 @@ void Balancer::load(const State& state) {
   sign_.load(state);
   seen_ = static_cast<std::size_t>(bounded(state.integer("balancer.seen"), state.name("balancer.seen"), n_));
   if (spec_.frozen) {
+    const std::size_t most = spec_.block > 0 ? spec_.block - 1 : n_;
     in_block_ = static_cast<std::size_t>(
-        bounded(state.integer("balancer.in_block"), state.name("balancer.in_block"), n_));
+        bounded(state.integer("balancer.in_block"), state.name("balancer.in_block"), most));
     touched_ = state.elements<std::uint8_t>("balancer.touched", nodes());
   }
   if (!pairs()) return;
@@ -346,6 +347,7 @@ void Balancer::load(const State& state) {
       const std::size_t node = node_at(level, bits);
       carries_[node] = Carry{};
       if (waiting[node] < 0) continue;
+      if (n_ == 0) throw StateMismatch("Balancer::load", "a unit waits for its partner, and there are none");
       const auto position =
           static_cast<Index>(bounded(waiting[node], state.name("balancer.waiting"), n_ - 1));
       carries_[node] = {true, {Operand::reg(carry(node)), position, bits}};

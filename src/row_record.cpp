@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "row_record.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "cdgrab/error.hpp"
 #include "cdgrab/state.hpp"
 #include "kernels/kernels.hpp"
 
@@ -43,10 +46,17 @@ void RowRecord::save(State& state) const {
 void RowRecord::load(const State& state) {
   const std::int64_t dim = state.integer("record.dim");
   auto put = state.elements<std::uint8_t>("record.seen", put_.size());
-  // The state's own array bounds what is asked for: a wrong dim is answered there.
-  rows_ = state.elements<double>("record.rows",
-                                 put.size() * static_cast<std::size_t>(std::max<std::int64_t>(dim, 0)));
-  dim_ = static_cast<std::size_t>(std::max<std::int64_t>(dim, 0));
+  const std::size_t count = state.array("record.rows").bytes.size() / sizeof(double);
+  // No product that could overflow: a dim is at most what the rows have.
+  if (dim < 0 ||
+      (put.empty() ? count != 0
+                   : count % put.size() != 0 || count / put.size() != static_cast<std::size_t>(dim)))
+    throw StateMismatch("RowRecord::load",
+                        fmt::format("'record.dim' is {} and 'record.rows' has {} numbers for {} units; this "
+                                    "is not a state that cdgrab wrote",
+                                    dim, count, put.size()));
+  rows_ = state.elements<double>("record.rows", count);
+  dim_ = static_cast<std::size_t>(dim);
   put_ = std::move(put);
 }
 

@@ -422,6 +422,11 @@ void Sampler::Impl::load_dense(const State& state) {
   path<T>().geometry = geometry.get();
   geometry_ = std::move(geometry);
   input_dim_ = stored_count(state, "input_dim", "Sampler::load");
+  if (spec_.sketch.kind == SketchKind::kNone && input_dim_ != path<T>().geometry->dim())
+    throw StateMismatch("Sampler::load",
+                        fmt::format("'geometry.dim' is {} and 'input_dim' is {}; without a sketch they are "
+                                    "the same",
+                                    path<T>().geometry->dim(), input_dim_));
   if (record_ && record_->dim() != 0 && record_->dim() != input_dim_)
     throw StateMismatch("Sampler::load",
                         fmt::format("'record.dim' is {} and 'input_dim' is {}; they are the same",

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cdgrab/sign_rule.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "cdgrab/error.hpp"
 #include "cdgrab/random.hpp"
 #include "cdgrab/state.hpp"
 
@@ -59,8 +62,14 @@ void SignRule::save(State& state) const {
 
 void SignRule::load(const State& state) {
   if (options_.kind != SignKind::kHalving) return;
-  decided_ = static_cast<std::uint64_t>(state.integer("sign.decided"));
-  tau_ = state.number("sign.tau");
+  const std::int64_t decided = state.integer("sign.decided");
+  const double tau = state.number("sign.tau");
+  if (decided < 0 || !(tau >= 0.0) || !std::isfinite(tau))
+    throw StateMismatch("SignRule::load",
+                        fmt::format("'{}' is {} and '{}' is {}; neither is negative, and both are finite",
+                                    state.name("sign.decided"), decided, state.name("sign.tau"), tau));
+  decided_ = static_cast<std::uint64_t>(decided);
+  tau_ = tau;
 }
 
 }  // namespace cdgrab

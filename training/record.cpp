@@ -28,6 +28,11 @@ HerdingBound as_bound(const ordered_json& json) {
   return {as_number(json.at("l2")), as_number(json.at("linf"))};
 }
 
+[[noreturn]] void refuse_metrics(const std::exception& error) {
+  throw FileError("metrics",
+                  fmt::format("not the metrics of a run: {}; use the file that cdgrab wrote", error.what()));
+}
+
 }  // namespace
 
 ordered_json to_json(const EpochRecord& record, const std::string& metric) {
@@ -65,8 +70,15 @@ EpochRecord record_from_json(const ordered_json& json) try {
   record.diverged = json.contains("diverged");
   return record;
 } catch (const ordered_json::exception& error) {
-  throw FileError("metrics",
-                  fmt::format("not the metrics of a run: {}; use the file that cdgrab wrote", error.what()));
+  refuse_metrics(error);
+}
+
+std::vector<EpochRecord> parse_records(std::string_view text) try {
+  std::vector<EpochRecord> records;
+  for (const ordered_json& record : ordered_json::parse(text)) records.push_back(record_from_json(record));
+  return records;
+} catch (const ordered_json::exception& error) {
+  refuse_metrics(error);
 }
 
 }  // namespace cdgrab::training

@@ -6,6 +6,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cdgrab/sampler.hpp"
 
@@ -39,5 +41,7 @@ struct EpochRecord {
 nlohmann::ordered_json to_json(const EpochRecord& record, const std::string& metric);
 /// Throws FileError for what to_json did not write.
 EpochRecord record_from_json(const nlohmann::ordered_json& json);
+/// A list of them, from its text.
+std::vector<EpochRecord> parse_records(std::string_view text);
 
 }  // namespace cdgrab::training

@@ -291,9 +291,7 @@ std::string Run::Impl::load(const State& state) {
     throw StateMismatch("Run::load",
                         "the examples are not those that the checkpoint was trained on; put the same data "
                         "back, or start another run");
-  std::vector<EpochRecord> records;
-  for (const ordered_json& record : ordered_json::parse(state.text("records")))
-    records.push_back(record_from_json(record));
+  std::vector<EpochRecord> records = parse_records(state.text("records"));
   std::string changes = feed_->load(state.part(kSampler));
   std::visit([&](auto& typed) { typed.load(state); }, typed_);
   schedule_.load(state);
@@ -328,7 +326,7 @@ Settings settings_of(const State& state) {
     throw StateMismatch("checkpoint",
                         "this is a state of cdgrab, but not of a run; name the folder that "
                         "`cdgrab train --out` wrote");
-  return settings_from_json(ordered_json::parse(state.text("settings")));
+  return parse_settings(state.text("settings"));
 }
 
 Run::Run(std::shared_ptr<const Task> task, const Settings& settings)

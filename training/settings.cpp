@@ -29,6 +29,9 @@ void read_value(const ordered_json& json, tasks::Schedule& value) {
 void read_value(const ordered_json& json, Average& value) { value = parse_average(json.get<std::string>()); }
 template <class T>
 void read_value(const ordered_json& json, T& value) {
+  // Left to itself, JSON makes a count of a negative number and of a fraction.
+  if (std::is_unsigned_v<T> && !std::is_same_v<T, bool> && !json.is_number_unsigned())
+    throw UserError("settings", fmt::format("{} where a whole number from 0 on is stored", json.dump()));
   json.get_to(value);
 }
 
@@ -38,6 +41,11 @@ ordered_json written(const T& value) {
     return name_of(value);
   else
     return value;
+}
+
+[[noreturn]] void refuse_settings(const std::exception& error) {
+  throw FileError("settings",
+                  fmt::format("not the settings of a run: {}; use the file that cdgrab wrote", error.what()));
 }
 
 void require(bool holds, std::string_view flag, double value, std::string_view allowed) {
@@ -213,8 +221,19 @@ Settings settings_from_json(const ordered_json& json) try {
   });
   return settings;
 } catch (const ordered_json::exception& error) {
-  throw FileError("settings",
-                  fmt::format("not the settings of a run: {}; use the file that cdgrab wrote", error.what()));
+  refuse_settings(error);
+} catch (const UserError& error) {
+  refuse_settings(error);
+}
+
+Settings parse_settings(std::string_view text) {
+  ordered_json json;
+  try {
+    json = ordered_json::parse(text);
+  } catch (const ordered_json::exception& error) {
+    refuse_settings(error);
+  }
+  return settings_from_json(json);
 }
 
 Order parse_order(std::string_view text) { return order_of(parse_spec(checked_names(text))); }

@@ -92,6 +92,8 @@ bool may_change(std::string_view name);
 nlohmann::ordered_json to_json(const Settings& settings);
 /// Throws FileError for what to_json did not write.
 Settings settings_from_json(const nlohmann::ordered_json& json);
+/// The same of to_json's text.
+Settings parse_settings(std::string_view text);
 
 /// An order as train and compare know it: the core's, or `curriculum`, which is `score` by the last epoch's
 /// losses.

@@ -174,6 +174,16 @@ class DistributedSampler::Impl {
   [[nodiscard]] std::vector<Place> old_places(const State& state, const Shares& before) const;
   void load_vectors(const State& state, bool same_shares, Impl& old);
   void load_slices(const State& state, bool same_shares, Impl& old);
+  /// Rows in memory: what takes those of the state. Throws StateMismatch before it takes more memory than the
+  /// state has.
+  std::unique_ptr<SliceHolder> make_slices(const State& state);
+  /// Throws StateMismatch where what waits in the state is not what its own words say.
+  void require_waiting(const State& state, bool same_shares,
+                       const std::optional<Coordinator::Slices>& slices) const;
+  void require_lengths(const std::optional<Coordinator::Slices>& slices, std::size_t waiting,
+                       std::size_t arriving) const;
+  /// Throws StateMismatch unless vectors of the state's own length are balanced as `dim` numbers.
+  void require_dim(std::size_t dim) const;
   void load_alone(const State& state, bool same_shares, Impl& old);
   template <class T>
   void make_geometry(std::size_t worker, std::size_t dim);

@@ -64,11 +64,16 @@ void DistributedSampler::Impl::prepare(std::size_t input_dim) {
     way.sender = sender.get();
     sender_ = std::move(sender);
   }
-  if (coordinates() && way.sender->dim() != dim)
+  const auto same = [dim](std::size_t loaded) {
+    if (loaded == dim) return;
     throw StateMismatch(kDeposit,
                         fmt::format("'geometry.dim' was {} in the loaded state and the sketch gives "
                                     "{}; pass the shapes it was made with",
-                                    way.sender->dim(), dim));
+                                    loaded, dim));
+  };
+  if (coordinates()) same(way.sender->dim());
+  for (const DenseGeometry<T>* geometry : way.geometries)
+    if (geometry != nullptr) same(geometry->dim());
   way.ready = true;
   way.dim = dim;
   if (!coordinates()) return;

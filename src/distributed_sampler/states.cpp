@@ -107,7 +107,10 @@ void DistributedSampler::Impl::save_outgoing(State& state) const {
 void DistributedSampler::Impl::load_outgoing(const State& state) {
   if (!state.contains("outgoing.arrivals")) return;
   try {
-    outgoing_.arrivals = decode_message(state.array("outgoing.arrivals").bytes).arrivals;
+    outgoing_.arrivals =
+        decode_message(state.array("outgoing.arrivals").bytes, coordinator_->most_in_a_message()).arrivals;
+    if (!coordinator_->possible(outgoing_.arrivals, communicator_->rank()))
+      throw CommunicationError(kLoad, "no units of workers that are hosted here");
   } catch (const CommunicationError&) {
     throw StateMismatch(kLoad, "'outgoing.arrivals' cannot be read; this is not a state that cdgrab wrote");
   }
@@ -284,21 +287,11 @@ void DistributedSampler::Impl::load_vectors(const State& state, bool same_shares
 /// `cd-pair`: the accumulator, and with the same shares what waits.
 void DistributedSampler::Impl::load_slices(const State& state, bool same_shares, Impl& old) {
   const bool stored = state.contains("geometry.dim");
-  const std::size_t dim = stored ? stored_count(state, "geometry.dim", kLoad) : 0;
-  if (!stored && own_geometry_) return;
+  if (!stored && own_geometry_) return require_waiting(state, same_shares, std::nullopt);
   std::unique_ptr<SliceHolder> made;
   SliceHolder* holder = old.coordinator_->holder();
   if (own_geometry_) {
-    const auto dense = [&]<class T>(T) {
-      auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks(), holders(dim));
-      path<T>().sender = sender.get();
-      sender_ = std::move(sender);
-      made = std::make_unique<DenseSliceHolder<T>>(dim, communicator_->rank(), holders(dim));
-    };
-    if (stored_type(state, "geometry.dtype") == DType::kF32)
-      dense(float{});
-    else
-      dense(double{});
+    made = make_slices(state);
     holder = made.get();
   } else if (stored) {
     const State words = state.part("geometry");
@@ -319,21 +312,94 @@ void DistributedSampler::Impl::load_slices(const State& state, bool same_shares,
       sliced_carries_ = false;
     }
   }
+  require_waiting(state, same_shares, slices);
   // All that can throw is before the taking: a refused state must not leave the old sampler without them.
   SliceSender& sender = own_geometry_ ? *sender_ : *old.sender_;
   for (const auto& [number, carry] : carries) sender.set_carry(number, carry);
-  Coordinator::fill(*holder, slices);
+  if (holder != nullptr) Coordinator::fill(*holder, slices);
   if (!own_geometry_) {
     made = old.coordinator_->take_holder();
     sender_ = std::move(old.sender_);
   }
-  if (own_geometry_) {
-    outgoing_.type = made->dtype();
-    outgoing_.dim = made->dim();
-  }
   if (slices || !own_geometry_)
     coordinator_->adopt(std::move(made),
                         slices ? std::move(slices->carries) : std::map<std::size_t, Bytes>());
+}
+
+void DistributedSampler::Impl::require_dim(std::size_t dim) const {
+  if (type_ && (spec_.sketch.kind != SketchKind::kNone || dim == input_dim_)) return;
+  throw StateMismatch(kLoad, fmt::format("'geometry.dim' is {} and 'input_dim' is {}; without a sketch they "
+                                         "are the same: this is not a state that cdgrab wrote",
+                                         dim, input_dim_));
+}
+
+/// No holder for a state of one rank before its first round, which has nothing for it.
+std::unique_ptr<SliceHolder> DistributedSampler::Impl::make_slices(const State& state) {
+  const std::size_t dim = stored_count(state, "geometry.dim", kLoad);
+  const DType type = stored_type(state, "geometry.dtype");
+  const bool local = state.contains("rank");
+  if (type_) require_dim(dim);  // another rank's vectors may be all there are
+  outgoing_.type = type;
+  outgoing_.dim = dim;
+  const std::size_t part = local ? slice_of(dim, communicator_->rank(), holders(dim)).size() : dim;
+  const bool known = !local || state.contains("slice.accumulator");
+  if (known) {
+    const char* const key = local ? "slice.accumulator" : "accumulator";
+    const std::size_t bytes = state.array(key).bytes.size();
+    if (bytes % dtype_size(type) != 0 || bytes / dtype_size(type) != part)
+      throw StateMismatch(kLoad,
+                          fmt::format("'{}' has {} bytes, of vectors of {} numbers of {}; load a state "
+                                      "that cdgrab wrote",
+                                      key, bytes, dim, dtype_name(type)));
+  }
+  std::unique_ptr<SliceHolder> holder;
+  const auto dense = [&]<class T>(T) {
+    auto sender = std::make_unique<DenseSliceSender<T>>(dim, communicator_->ranks(), holders(dim));
+    path<T>().sender = sender.get();
+    sender_ = std::move(sender);
+    if (known) holder = std::make_unique<DenseSliceHolder<T>>(dim, communicator_->rank(), holders(dim));
+  };
+  if (type == DType::kF32)
+    dense(float{});
+  else
+    dense(double{});
+  return holder;
+}
+
+void DistributedSampler::Impl::require_waiting(const State& state, bool same_shares,
+                                               const std::optional<Coordinator::Slices>& slices) const {
+  const auto [lanes, arriving] = coordinator_->after(outgoing_.arrivals);
+  const bool sliced = slices && !slices->carries.empty();
+  for (std::size_t w = hosted_.begin; w < hosted_.end && same_shares && !sliced; ++w)
+    if (lanes.carry(w) != workers_[w - hosted_.begin].waiting)
+      throw StateMismatch(kLoad, fmt::format("'{}' and 'lanes.carries' speak of different units; this is not "
+                                             "a state that cdgrab wrote",
+                                             state.name(worker_key(w) + ".waiting")));
+  if (own_geometry_) require_lengths(slices, lanes.waiting().size() - arriving, arriving);
+}
+
+void DistributedSampler::Impl::require_lengths(const std::optional<Coordinator::Slices>& slices,
+                                               std::size_t waiting, std::size_t arriving) const {
+  const auto part = [&](std::size_t rank) {
+    if (!outgoing_.type) return std::size_t{0};
+    return slice_of(outgoing_.dim, rank, holders(outgoing_.dim)).size() * dtype_size(*outgoing_.type);
+  };
+  const auto fits = [&](const Bytes& bytes) { return bytes.size() == part(communicator_->rank()); };
+  bool whole = outgoing_.type ? true : waiting + arriving == 0;
+  if (slices) {
+    whole = whole && std::all_of(slices->pairs.begin(), slices->pairs.end(), fits);
+    for (const auto& [worker, carry] : slices->carries) whole = whole && fits(carry);
+  } else {
+    whole = whole && waiting == 0;
+  }
+  for (std::size_t r = 0; r < communicator_->ranks(); ++r) {
+    const std::size_t packed = r < outgoing_.packed.size() ? outgoing_.packed[r].size() : 0;
+    whole = whole && (arriving == 0 ? packed == 0 : packed % arriving == 0 && packed / arriving == part(r));
+  }
+  if (!whole)
+    throw StateMismatch(kLoad,
+                        "the vectors that wait have not the lengths that its words ask for; this is not a "
+                        "state that cdgrab wrote");
 }
 
 void DistributedSampler::Impl::load_waiting(const State& state, std::size_t worker) {
@@ -354,6 +420,7 @@ void DistributedSampler::Impl::load_alone(const State& state, bool same_shares, 
     here(w).balancer->load(words);
     if (!words.contains("geometry.dim") || !own_geometry_) continue;
     const std::size_t dim = stored_count(words, "geometry.dim", kLoad);
+    require_dim(dim);
     if (stored_type(state, "input_dtype") == DType::kF32)
       make_geometry<float>(w, dim);
     else

@@ -73,6 +73,7 @@ Coordinator::Coordinator(Plan plan, Communicator& communicator, std::unique_ptr<
       communicator_(communicator),
       rank_(communicator.rank()),
       ranks_(communicator.ranks()),
+      most_(std::max(ranks_, total_of(plan_.units))),
       own_(hosted_workers(plan_.units.size(), rank_, ranks_)),
       holder_(std::move(holder)),
       sign_(plan_.spec.sign, plan_.seed, total_of(plan_.units)),
@@ -179,8 +180,32 @@ Message Coordinator::head(Call call, Outgoing& outgoing, const Averaging* averag
 std::vector<Message> Coordinator::exchange_heads(const Message& mine) {
   std::vector<Message> heads;
   for (const auto& bytes : communicator_.all_gather(encode_message(mine)))
-    heads.push_back(decode_message(bytes));
+    heads.push_back(decode_message(bytes, most_));
+  for (std::size_t r = 0; r < ranks_; ++r) require_sound(heads[r], r);
   return heads;
+}
+
+bool Coordinator::possible(std::span<const Arrivals> arrivals, std::size_t r) const {
+  const Hosted hosted = hosted_workers(plan_.units.size(), r, ranks_);
+  return std::all_of(arrivals.begin(), arrivals.end(), [&](const Arrivals& a) {
+    return hosted.contains(a.worker) &&
+           std::all_of(a.positions.begin(), a.positions.end(),
+                       [&](Index position) { return position < plan_.units[a.worker]; });
+  });
+}
+
+void Coordinator::require_sound(const Message& head, std::size_t r) const {
+  const Hosted hosted = hosted_workers(plan_.units.size(), r, ranks_);
+  const auto known = [](std::uint8_t type) {
+    return type == 0 || type_of(type) == DType::kF32 || type_of(type) == DType::kF64;
+  };
+  const bool gradients = std::all_of(head.gradients.begin(), head.gradients.end(), [&](const Gradient& g) {
+    return hosted.contains(g.worker) && (g.balanced == 0 || g.position < plan_.units[g.worker]);
+  });
+  if (head.made != plan_.made) return;  // told of with all other ranks' words
+  if (head.sizes.size() != ranks_ || !possible(head.arrivals, r) || !gradients || !known(head.type) ||
+      !known(head.gradient_type) || (head.call == Call::kAverage && head.gradient_type == 0))
+    diverged(fmt::format("what rank {} says is of workers, units or numbers that it cannot have", r));
 }
 
 /// Throws the same on all ranks, since all see the same heads.
@@ -301,10 +326,21 @@ void Coordinator::tell(std::size_t worker, Index position, Code code) {
 
 bool Coordinator::arrive(std::size_t worker, Index position, Code code) {
   if (!own_.contains(worker)) tell(worker, position, code);
-  if (!coordinates()) return false;
-  if (code == kMiddle) return lanes_.arrive(worker, position);
-  lanes_.pass_over(worker, position);
+  return coordinates() && enter(lanes_, worker, position, code);
+}
+
+bool Coordinator::enter(Lanes& lanes, std::size_t worker, Index position, Code code) {
+  if (code == kMiddle) return lanes.arrive(worker, position);
+  lanes.pass_over(worker, position);
   return false;
+}
+
+Coordinator::Expected Coordinator::after(std::span<const Arrivals> arrivals) const {
+  Expected expected{lanes_, 0};
+  for (const Arrivals& a : arrivals)
+    for (std::size_t k = 0; k < a.positions.size(); ++k)
+      if (enter(expected.lanes, a.worker, a.positions[k], a.codes[k])) ++expected.pairs;
+  return expected;
 }
 
 void Coordinator::arrive(const std::vector<Message>& heads, std::vector<Bytes> parcels) {

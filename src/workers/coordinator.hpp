@@ -113,6 +113,17 @@ class Coordinator {
   /// Takes this holder, as it is, and carries that are slices.
   void adopt(std::unique_ptr<SliceHolder> holder, std::map<std::size_t, Bytes> carries);
 
+  /// Whether these could be of workers that rank r hosts.
+  [[nodiscard]] bool possible(std::span<const Arrivals> arrivals, std::size_t r) const;
+  /// The lanes when these will have arrived, and how many pairs that completes.
+  struct Expected {
+    Lanes lanes;
+    std::size_t pairs = 0;
+  };
+  [[nodiscard]] Expected after(std::span<const Arrivals> arrivals) const;
+  /// The longest list that a message may hold.
+  [[nodiscard]] std::size_t most_in_a_message() const { return most_; }
+
   /// True if some rank had something to hand out still when it last spoke.
   [[nodiscard]] bool left_anywhere() const;
   /// To be used by another coordinator.
@@ -127,13 +138,16 @@ class Coordinator {
   bool round(Call call, Outgoing& outgoing, Averaging* averaging);
   [[nodiscard]] Message head(Call call, Outgoing& outgoing, const Averaging* averaging) const;
   [[nodiscard]] std::vector<Message> exchange_heads(const Message& mine);
+  /// Throws CommunicationError for words of rank r that no rank of these would say.
+  void require_sound(const Message& head, std::size_t r) const;
   [[nodiscard]] std::size_t holders(std::size_t dim) const;
   void require_fit(const std::vector<Message>& heads) const;
   void require_room(const std::vector<Message>& heads) const;
   void adopt_vectors(const std::vector<Message>& heads);
   [[nodiscard]] std::vector<Bytes> exchange_pairs(Outgoing& outgoing, const std::vector<Message>& heads);
   void arrive(const std::vector<Message>& heads, std::vector<Bytes> parcels);
-  /// True if the unit completes a pair.
+  /// True if the unit completes a pair, here and below.
+  static bool enter(Lanes& lanes, std::size_t worker, Index position, Code code);
   bool arrive(std::size_t worker, Index position, Code code);
   template <class T>
   void average_slices(const std::vector<Message>& heads, Averaging& averaging);
@@ -153,6 +167,7 @@ class Coordinator {
   Communicator& communicator_;
   std::size_t rank_;
   std::size_t ranks_;
+  std::size_t most_;  ///< in a list of a message
   Hosted own_;
   std::unique_ptr<SliceHolder> holder_;
   SignRule sign_;

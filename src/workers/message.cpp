@@ -55,7 +55,7 @@ class Writer {
 
 class Reader {
  public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  Reader(std::span<const std::byte> bytes, std::size_t most) : bytes_(bytes), most_(most) {}
 
   template <class T>
   requires(std::is_integral_v<T> || std::is_enum_v<T>) void get(T& value) {
@@ -68,12 +68,14 @@ class Reader {
       if (byte < 128) break;
     }
     value = static_cast<T>(word);
+    if (static_cast<Word>(value) != word) refuse();
   }
   void get(double& value) { get_whole(value); }
   template <class T>
   void get(std::vector<T>& values) {
-    std::uint32_t size = 0;
+    std::size_t size = 0;
     get(size);
+    if (size > most_) refuse();
     Word last = 0;
     while (values.size() < size) {
       Word difference = 0;
@@ -103,15 +105,15 @@ class Reader {
   void finish() const {
     if (!bytes_.empty()) refuse();
   }
-
- private:
   [[noreturn]] static void refuse() {
     throw CommunicationError("round",
                              "a message that cannot be read; all ranks must run the same version of "
                              "cdgrab, and nothing else on its communicator");
   }
 
+ private:
   std::span<const std::byte> bytes_;
+  std::size_t most_;
 };
 
 /// hash(h): 64 bits of which none is more likely than another.
@@ -168,8 +170,8 @@ Bytes encode_message(const Message& message) {
   return writer.take();
 }
 
-Message decode_message(std::span<const std::byte> bytes) {
-  Reader reader(bytes);
+Message decode_message(std::span<const std::byte> bytes, std::size_t most) {
+  Reader reader(bytes, most);
   Message message;
   const auto get = [&](auto& value) { reader.get(value); };
   visit_head(
@@ -179,6 +181,9 @@ Message decode_message(std::span<const std::byte> bytes) {
   message.gradients.resize(reader.count());
   for (Gradient& gradient : message.gradients) visit_gradient(get, gradient);
   reader.finish();
+  if (message.call > Call::kSave) Reader::refuse();
+  for (const Arrivals& arrivals : message.arrivals)
+    if (arrivals.positions.size() != arrivals.codes.size()) Reader::refuse();
   return message;
 }
 

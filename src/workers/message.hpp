@@ -24,7 +24,7 @@ std::string_view call_name(Call call);
 struct Arrivals {
   std::uint32_t worker = 0;
   std::vector<Index> positions;
-  std::vector<Code> codes;
+  std::vector<Code> codes;  ///< as many
 };
 
 /// A vector that a worker gives to be averaged.
@@ -56,7 +56,8 @@ struct Message {
 };
 
 Bytes encode_message(const Message& message);
-/// Throws CommunicationError for bytes that are none.
-Message decode_message(std::span<const std::byte> bytes);
+/// Throws CommunicationError for bytes that are none. A list of more than `most` is refused before it is
+/// made: a few bytes can claim a long one.
+Message decode_message(std::span<const std::byte> bytes, std::size_t most);
 
 }  // namespace cdgrab

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the fuzz targets have in common: bytes become a file, and whatever is in it, a reader gives a value
-// that keeps its contract or throws FileError. Anything else ends the process.
+// that keeps its contract or throws an error of the kind that it promises. Anything else ends the process.
 #pragma once
 
 #include <sys/mman.h>
@@ -38,13 +38,21 @@ class AnyFile {
   int descriptor_;
 };
 
-template <class Read>
-void value_or_file_error(const Read& read) {
+/// What read() throws is of one of these kinds, if it throws; a broken invariant is of none.
+template <class... Kinds, class Read>
+void value_or(const Read& read) {
   try {
     read();
-  } catch (const FileError& error) {
+  } catch (const Error& error) {
+    require((... || (dynamic_cast<const Kinds*>(&error) != nullptr)));
+    require(dynamic_cast<const InvariantError*>(&error) == nullptr);
     require(!std::string(error.what()).empty());
   }
+}
+
+template <class Read>
+void value_or_file_error(const Read& read) {
+  value_or<FileError>(read);
 }
 
 }  // namespace cdgrab::fuzz

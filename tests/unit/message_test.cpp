@@ -13,6 +13,7 @@ namespace cdgrab {
 namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+constexpr std::size_t kMostInAList = 1000;
 
 /// Small and large, with runs of equal ones and of successive ones.
 template <class T>
@@ -40,9 +41,12 @@ Message random_message(std::uint64_t seed) {
   message.dim = 127 + dice.roll(2);
   message.hold_limit = std::uint64_t{1} << dice.roll(64);
   message.sizes = random_list<std::uint64_t>(dice);
-  for (std::size_t k = dice.roll(3); k > 0; --k)
-    message.arrivals.push_back(
-        {static_cast<std::uint32_t>(dice.roll(65536)), random_list<Index>(dice), random_list<Code>(dice)});
+  for (std::size_t k = dice.roll(3); k > 0; --k) {
+    Arrivals arrivals{static_cast<std::uint32_t>(dice.roll(65536)), random_list<Index>(dice),
+                      random_list<Code>(dice)};
+    arrivals.codes.resize(arrivals.positions.size());
+    message.arrivals.push_back(arrivals);
+  }
   for (std::size_t k = dice.roll(3); k > 0; --k)
     message.gradients.push_back(
         {1, static_cast<Index>(dice.roll(1000)), 3, 1, 0.1 * static_cast<double>(k), -0.0});
@@ -71,7 +75,7 @@ void expect_equal(const Message& a, const Message& b) {
 TEST(Message, ComesBackAsItWas) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const Message message = random_message(seed);
-    expect_equal(decode_message(encode_message(message)), message);
+    expect_equal(decode_message(encode_message(message), kMostInAList), message);
   }
 }
 
@@ -98,11 +102,31 @@ TEST(Message, ThatIsCutOffOrTooLongIsRefused) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     const Bytes bytes = encode_message(random_message(seed));
     for (std::size_t length = 0; length < bytes.size(); ++length)
-      EXPECT_THROW(decode_message(std::span(bytes).first(length)), CommunicationError);
+      EXPECT_THROW(decode_message(std::span(bytes).first(length), kMostInAList), CommunicationError);
     Bytes longer = bytes;
     longer.push_back(std::byte{0});
-    EXPECT_THROW(decode_message(longer), CommunicationError);
+    EXPECT_THROW(decode_message(longer, kMostInAList), CommunicationError);
   }
+}
+
+TEST(Message, ThatNoRankWouldSayIsRefused) {
+  const auto refused = [](auto change) {
+    Message message;
+    change(message);
+    EXPECT_THROW(decode_message(encode_message(message), 5), CommunicationError);
+  };
+  refused([](Message& m) { m.call = static_cast<Call>(4); });
+  refused([](Message& m) { m.sizes.assign(6, 0); });
+  refused([](Message& m) { m.arrivals.push_back({0, {1, 2}, {7}}); });
+}
+
+TEST(Message, OfAFewBytesTakesNoMoreMemoryThanALongestListMayHave) {
+  Message message;
+  message.sizes.assign(1'000'000, 3);
+  const Bytes bytes = encode_message(message);
+  EXPECT_LT(bytes.size(), 50U);
+  EXPECT_EQ(decode_message(bytes, 1'000'000).sizes.size(), 1'000'000U);
+  EXPECT_THROW(decode_message(bytes, 999'999), CommunicationError);
 }
 
 }  // namespace
