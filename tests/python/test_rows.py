@@ -430,6 +430,17 @@ def test_examples_that_are_routed_to_one_expert_each(batch, puts_back):
     assert_close(found, one_by_one(both, alone))
 
 
+@pytest.mark.parametrize("moved", [lambda h: h.flip(0), lambda h: h[torch.tensor([2, 0, 3, 1])]])
+def test_examples_are_counted_as_the_loss_has_them(moved):
+    model = per_row()
+    x, y, _ = ragged([1, 1, 1, 1])
+
+    def losses():
+        return F.cross_entropy(model[1:](moved(model[0](x))), y, reduction="none")
+
+    assert_close(observed(model, losses().mean(), 4), one_by_one(model, losses()))
+
+
 def test_a_sorted_batch_through_a_fused_lstm():
     layer, head = nn.LSTM(C, H), nn.Linear(H, CLASSES)
     model = nn.ModuleList([layer, head])
