@@ -21,7 +21,8 @@ namespace {
 
 bool fits(Shape shape, const Layout& layout, std::int64_t batch) {
   const auto dim = static_cast<std::size_t>(layout.dim);
-  return dim < shape.size() && shape[dim] > 0 && shape[dim] % (layout.rows(batch) * layout.inner) == 0;
+  const std::int64_t period = layout.rows(batch) * layout.inner;
+  return dim < shape.size() && shape[dim] > 0 && period > 0 && shape[dim] % period == 0;
 }
 
 /// Elementwise with broadcasting: dimensions count from the right.

@@ -38,6 +38,7 @@ Found or_cut_out(Found found, const Question& q, std::int64_t dim, std::int64_t 
   return found;
 }
 
+/// The output is entries begin, begin + step, .. of the input.
 Found piece_of(const Question& q, std::int64_t given, std::int64_t begin, std::int64_t step) {
   const std::int64_t dim = from_front(given, q.input);
   if (q.input == q.output) return beside(q);
@@ -65,10 +66,10 @@ struct ViewDim {
   std::optional<std::int64_t> dim = std::nullopt;
 };
 
-/// Nullopt for a base that is not contiguous, or a view with two dimensions in one of the base's.
+/// Nullopt for a base that is empty or not contiguous, or a view with two dimensions in one of the base's.
 std::optional<ViewDim> view_along(const at::TensorGeometry& base, const at::TensorGeometry& view,
                                   std::int64_t dim) {
-  if (!base.is_contiguous()) return std::nullopt;
+  if (!base.is_contiguous() || base.numel() == 0) return std::nullopt;
   const std::int64_t stride = base.stride(dim);
   const std::int64_t length = base.size(dim);
   ViewDim found{(view.storage_offset() - base.storage_offset()) / stride % length};

@@ -238,11 +238,8 @@ class Between(nn.Module):
         return self.last(self.between(self.first(x)))
 
 
-@pytest.mark.parametrize(
-    "between",
-    [lambda h: h.flip(0), lambda h: h.roll(1, 0), lambda h: h[torch.randperm(len(h))], lambda h: h.cumsum(0)],
-)
-def test_examples_that_change_places_are_refused(between):
+@pytest.mark.parametrize("between", [lambda h: h.roll(1, 0), lambda h: h.sort(0).values, lambda h: h.cumsum(0)])
+def test_examples_that_are_mixed_are_refused(between):
     x, y = vectors()
     with pytest.raises(cdgrab.UserError, match="does not keep the examples apart"):
         cdgrab.gram(class_loss(Between(between), x, y), B)

@@ -430,6 +430,35 @@ def test_examples_that_are_routed_to_one_expert_each(batch, puts_back):
     assert_close(found, one_by_one(both, alone))
 
 
+@pytest.mark.parametrize("goes", [[0, 1, 0], [1, 1, 1], [0, 0, 0]])
+def test_an_expert_that_no_example_goes_to_has_no_share(goes):
+    experts = nn.ModuleList(nn.Sequential(nn.Linear(C, H), nn.Unflatten(1, (2, 3)), nn.LayerNorm(3)) for _ in range(2))
+    model = nn.ModuleList([experts, nn.Linear(H, CLASSES)]).double()
+    x, y = torch.randn(3, C, dtype=torch.float64), torch.randint(CLASSES, (3,))
+
+    def losses(x, y, goes):
+        mixed = x.new_zeros(len(x), H)
+        for number, expert in enumerate(experts):
+            mine = (goes == number).nonzero().squeeze(1)
+            mixed = mixed.index_add(0, mine, expert(x[mine]).flatten(1))
+        return F.cross_entropy(model[1](mixed), y, reduction="none")
+
+    goes = torch.tensor(goes)
+    alone = [losses(x[b : b + 1], y[b : b + 1], goes[b : b + 1])[0] for b in range(3)]
+    assert_close(observed(model, losses(x, y, goes).mean(), 3), one_by_one(model, alone))
+
+
+@pytest.mark.parametrize("moved", [lambda h: h.flip(0), lambda h: h[torch.tensor([2, 0, 3, 1])]])
+def test_examples_are_counted_as_the_loss_has_them(moved):
+    model = per_row()
+    x, y, _ = ragged([1, 1, 1, 1])
+
+    def losses():
+        return F.cross_entropy(model[1:](moved(model[0](x))), y, reduction="none")
+
+    assert_close(observed(model, losses().mean(), 4), one_by_one(model, losses()))
+
+
 def test_a_sorted_batch_through_a_fused_lstm():
     layer, head = nn.LSTM(C, H), nn.Linear(H, CLASSES)
     model = nn.ModuleList([layer, head])

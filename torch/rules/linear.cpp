@@ -40,8 +40,7 @@ Contribution outer_products(const Moment& moment, const Tensor& x, const Layout&
       return g_is_left ? unequal_products(groups, of_g, of_x) : unequal_products(groups, of_x, of_g);
   }
   const auto flat = [&](const Tensor& all, const Layout& at) {
-    const Tensor by_example = batch_first(all, at, moment.batch);
-    return by_example.reshape({moment.batch, -1, by_example.size(-1)});
+    return batch_first(all, at, moment.batch).flatten(1, -2);
   };
   const Tensor of_g = flat(g, moment.layout);
   const Tensor of_x = flat(x, at_x);
