@@ -22,7 +22,7 @@ from .contenders import Contender
 
 @dataclass(frozen=True)
 class Series:
-    """`case` and `batch` of a point; `value` where it is not the point itself."""
+    """`case` and `batch` are those of a point; with `parameters` a point is drawn at how many its model has."""
 
     name: str
     says: str
