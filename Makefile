@@ -52,7 +52,7 @@ python: ## the Python package's checks and tests, on the release build
 	@.venv/bin/mypy --no-error-summary
 	@$(python) -m pytest --quiet --numprocesses 2 --dist loadfile --doctest-modules build/release/python/package tests/python
 
-bench:  ## what ordering costs beside the alternatives: tables, build/bench/results.json and page.html; BENCH=--quick, some minutes
+bench:  ## what ordering costs beside the alternatives: tables, a JSON and a page in build/bench; BENCH=--quick for some minutes
 	@$(MAKE) build
 	@scripts/setup --bench
 	@PYTHONPATH=build/release/python/package OMP_NUM_THREADS=1 build/bench/venv/bin/python -m bench.python.cost $(BENCH)

@@ -10,7 +10,6 @@ namespace cost {
 
 /// Runs it once for what is set up once, and once more, counted under that name. The machine's own valgrind
 /// counts; a program that runs without it counts nothing.
-// NOLINTBEGIN: callgrind's requests are macros
 template <class Run>
 void counted(const char* name, const Run& run) {
   run();
@@ -20,7 +19,6 @@ void counted(const char* name, const Run& run) {
   CALLGRIND_DUMP_STATS_AT(name);
   CALLGRIND_STOP_INSTRUMENTATION;
 }
-// NOLINTEND
 
 /// Counts are good for one compiler; this is the one they are compared for.
 inline void print_compiler() { std::printf("compiler %s\n", CDGRAB_COMPILER); }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -86,7 +87,8 @@ def count(build: Path, program: str) -> tuple[str, dict[str, Counts]]:
         out = Path(folder, "out")
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
         command.append(str(build / "bin" / f"cost_{program}"))
-        run = subprocess.run(command, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin"})
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        run = subprocess.run(command, capture_output=True, text=True, env=environment)
         if run.returncode != 0:
             sys.exit(f"{' '.join(command)} failed:\n{run.stderr}")
         files = [CallgrindFile(path) for path in sorted(Path(folder).iterdir())]

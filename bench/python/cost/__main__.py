@@ -43,12 +43,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=8, help="of the sketches")
     parser.add_argument("--seconds", type=float, help="of timing for a contender on a model")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {','.join(PARTS)}")
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
+    parser.add_argument("--out", type=Path, help="build/bench unless told otherwise, build/bench/quick with --quick")
     parser.add_argument("--programs", type=Path, default=Path("build/release/bin"), help="where bench_sorter is")
     parser.add_argument("--json", action="store_true", help="results.json in place of the tables")
     parser.add_argument("--markdown", action="store_true", help="the tables as docs/benchmark.md has them")
     parser.add_argument("--show", action="store_true", help="measure nothing, show what there is")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.out = args.out or Path("build/bench/quick" if args.quick else "build/bench")
+    return args
 
 
 def chosen(flag: str, asked: str | None, known: list[str]) -> list[str]:

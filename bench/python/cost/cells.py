@@ -120,22 +120,31 @@ def peak_of(entry: Entry, batch: int, contender: Contender) -> float:
 
 
 def time_turns(entry: Entry, batch: int, contenders: list[Contender], seconds: float) -> list[dict[str, Seconds]]:
-    """Every contender once per turn, another one first each time."""
+    """Rounds in which all take turns, another one first each time. Those who are slow sit some rounds out; the plain
+    loop never does."""
     quietly()
     limit_memory(TIMING_MEGABYTES)
     everyone = [PLAIN, *contenders]
     steps = {contender.name: make_step(entry, batch, contender) for contender in everyone}
     lengths = {contender.name: contender.turn for contender in everyone}
-    names = list(steps)
 
-    def turn(first: int) -> dict[str, Seconds]:
-        order = names[first % len(names) :] + names[: first % len(names)]
-        return {name: seconds_of(steps[name], lengths[name]) for name in order}
+    def play(names: list[str]) -> dict[str, Seconds]:
+        return {name: seconds_of(steps[name], lengths[name]) for name in names}
 
-    turn(0)
-    once = sum(processor for processor, _ in turn(1).values())
-    rounds = min(max(int(seconds * len(names) / once), ROUNDS[0]), ROUNDS[1])
-    return [turn(first) for first in range(rounds)]
+    play(list(steps))
+    once = {name: processor * lengths[name] for name, (processor, _) in play(list(steps)).items()}
+    turns = {name: min(max(int(seconds / once[name]), ROUNDS[0]), ROUNDS[1]) for name in steps}
+    rounds = turns["plain"] = max(turns.values())
+    return [play(rotated(taking_part(turns, number, rounds), number)) for number in range(rounds)]
+
+
+def taking_part(turns: dict[str, int], number: int, rounds: int) -> list[str]:
+    """Each as often as it has turns, as evenly as can be."""
+    return [name for name, count in turns.items() if number * count // rounds != (number - 1) * count // rounds]
+
+
+def rotated(names: list[str], first: int) -> list[str]:
+    return names[first % len(names) :] + names[: first % len(names)]
 
 
 def seconds_of(turn: Callable[[], None], steps: int) -> Seconds:
@@ -145,15 +154,15 @@ def seconds_of(turn: Callable[[], None], steps: int) -> Seconds:
     return (time.process_time() - processor) / steps, (time.perf_counter() - clock) / steps
 
 
-def timed(turns: list[dict[str, Seconds]], name: str) -> Cell:
-    ratios = [turn[name][0] / turn["plain"][0] for turn in turns]
-    lower, middle, upper = statistics.quantiles(ratios, n=4, method="inclusive")
+def timed(rounds: list[dict[str, Seconds]], name: str) -> Cell:
+    played = [(turn[name], turn["plain"]) for turn in rounds if name in turn]
+    lower, middle, upper = statistics.quantiles((own[0] / plain[0] for own, plain in played), n=4, method="inclusive")
     return Cell(
         MEASURED,
-        plain_milliseconds=1e3 * statistics.median(turn["plain"][0] for turn in turns),
-        milliseconds=1e3 * statistics.median(turn[name][0] for turn in turns),
+        plain_milliseconds=1e3 * statistics.median(plain[0] for _, plain in played),
+        milliseconds=1e3 * statistics.median(own[0] for own, _ in played),
         ratio=middle,
         quartiles=(lower, upper),
-        clock_ratio=statistics.median(turn[name][1] / turn["plain"][1] for turn in turns),
-        rounds=len(turns),
+        clock_ratio=statistics.median(own[1] / plain[1] for own, plain in played),
+        rounds=len(played),
     )

@@ -22,7 +22,7 @@ from .contenders import Contender
 
 @dataclass(frozen=True)
 class Series:
-    """`case` and `batch` of a point; `value` where it is not the point itself."""
+    """`case` and `batch` are those of a point; with `parameters` a point is drawn at how many its model has."""
 
     name: str
     says: str
@@ -94,10 +94,10 @@ def simulated_points(largest: int) -> list[Point]:
         found.append(
             {
                 "at": float(examples),
-                "plain, us": plain["microseconds"],
-                "added, us": ordered["microseconds"] - plain["microseconds"],
-                "plain, MB": plain["megabytes"],
-                "added, MB": ordered["megabytes"] - plain["megabytes"],
+                "random, us": plain["microseconds"],
+                "pair, us": ordered["microseconds"],
+                "random, MB": plain["megabytes"],
+                "pair, MB": ordered["megabytes"],
             }
         )
     return found

@@ -39,6 +39,10 @@ def table_html(table: Table) -> str:
     ).replace("`", "")
 
 
+def section(title: str, text: str, drawings: str) -> str:
+    return f'<h2>{title}</h2><p class="text">{text}</p>{drawings}\n' if drawings else ""
+
+
 def bar_charts(results: Results, contenders: list[Contender]) -> str:
     drawn = ""
     for name, says, batch in measured_rows(results):
@@ -49,7 +53,7 @@ def bar_charts(results: Results, contenders: list[Contender]) -> str:
                 values.append(Bar(contender.name, cell.ratio, f"{cell.ratio:.2f}", contender.ours))
         if values:
             drawn += bars(f"{says}, B = {batch}", values)
-    return drawn
+    return section("The same, drawn", "On a logarithmic axis that begins at the plain step; blue is cdgrab.", drawn)
 
 
 def growth_charts(results: Results) -> str:
@@ -64,7 +68,7 @@ def growth_charts(results: Results) -> str:
             shown = [line for line in shown if len(line.points) > 1]
             if shown:
                 drawn += lines(f"{series.says}: {unit} of a step", series.name, unit, shown)
-    return drawn
+    return section("Growth, drawn", "Both axes are logarithmic: a power is a straight line.", drawn)
 
 
 def figures_of(by_name: dict[str, list[dict[str, float]]], key: str) -> list[tuple[str, list[dict[str, float]], str]]:
@@ -90,8 +94,6 @@ def page(results: Results, contenders: list[Contender], command: str) -> str:
         '<p class="kicker">cdgrab · benchmark</p><h1>What ordering costs, and what the alternatives do</h1>\n'
         '<p class="lead">Training steps on one thread, every contender in turn, as multiples of the plain step.</p>\n'
         + "".join(table_html(table) for table in tables[:1])
-        + '<h2>The same, drawn</h2><p class="text">On a logarithmic axis that begins at the plain step; blue is cdgrab.'
-        "</p>"
         + bar_charts(results, contenders)
         + "".join(table_html(table) for table in tables[1:])
         + growth_charts(results)

@@ -54,7 +54,7 @@ class Results:
 
     def batches(self, model: str) -> list[int]:
         """Those that something is known of."""
-        keys = (key.split("/") for key in self.entries["cells"])
+        keys = (key.split("/", 2) for key in self.entries["cells"])
         return sorted({int(batch) for name, batch, _ in keys if name == model})
 
     def lacks(self, model: str, batch: int, contender: str, seconds: float) -> bool:

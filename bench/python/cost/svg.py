@@ -72,15 +72,24 @@ def lines(title: str, axis: str, unit: str, drawn: list[Line]) -> str:
         drawing += f'<line x1="{left:g}" y1="{at:.1f}" x2="{WIDTH - 160:g}" y2="{at:.1f}"/>'
         drawing += f'<text x="{left - 8:g}" y="{at + 4:.1f}" text-anchor="end">{y:g}</text>'
     drawing += f'<text x="0" y="14">{escape(unit)}</text>'
-    drawing += f'<text x="{WIDTH - 150:g}" y="{bottom + 18:g}">{escape(axis)}</text></g>'
+    drawing += f'<text x="{WIDTH - 125:g}" y="{bottom + 18:g}">{escape(axis)}</text></g>'
+    labels = apart([place(*line.points[-1])[1] for line in drawn])
     for number, line in enumerate(drawn):
         places = [place(x, y) for x, y in line.points]
         path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in places)
         dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in places)
-        x, y = places[-1]
-        label = f'<text x="{x + 10:.1f}" y="{y + 4:.1f}">{escape(line.name)}</text>'
+        label = f'<text x="{places[-1][0] + 10:.1f}" y="{labels[number] + 4:.1f}">{escape(line.name)}</text>'
         drawing += f'<g class="series s{number % 8}"><path d="{path}"/>{dots}{label}</g>'
     return framed(height, title, drawing)
+
+
+def apart(heights: list[float]) -> list[float]:
+    """Those of labels, moved down until none covers another."""
+    placed = list(heights)
+    lowest = -math.inf
+    for number in sorted(range(len(heights)), key=heights.__getitem__):
+        placed[number] = lowest = max(heights[number], lowest + 15.0)
+    return placed
 
 
 def powers_of_ten(low: float, high: float) -> list[float]:

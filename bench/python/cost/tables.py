@@ -196,7 +196,7 @@ def examples_table(results: Results) -> Table:
         [],
     )  # fmt: skip
     if points:
-        append_growth(table, "n", "pair", points, ["plain, us", "added, us", "plain, MB", "added, MB"])
+        append_growth(table, "n", "sampler", points, ["random, us", "pair, us", "random, MB", "pair, MB"])
     return table
 
 
