@@ -293,6 +293,7 @@ void Observation::check_begun() const {
 
 void Observation::visit_whole(Node* node, const variable_list& sent) {
   const std::lock_guard lock(mutex_);
+  if (collected_.empty()) return;  // it is over: what a backward of gradients runs once more
   check_begun();
   --left_;
   const Stopwatch watch(&seconds_);
@@ -309,6 +310,7 @@ void Observation::visit_whole(Node* node, const variable_list& sent) {
 
 void Observation::visit(Node* node, const variable_list& gradients, bool alone) {
   const std::lock_guard lock(mutex_);
+  if (collected_.empty()) return;  // it is over: what a backward of gradients runs once more
   check_begun();
   --left_;
   if (std::none_of(gradients.begin(), gradients.end(), [](const Tensor& g) { return g.defined(); })) return;
