@@ -259,7 +259,8 @@ void Observation::begin(const Tensor& upstream) {
     if (!there_and_back.isfinite().logical_and_(there_and_back.ne(0)).all().item<bool>()) inverse_ = Tensor();
   }
   // With the last of the backward, whichever way it ends, goes the callback.
-  const std::shared_ptr<void> afterwards(nullptr, [self = shared_from_this()](void*) { self->taken_.give_back(); });
+  const std::shared_ptr<void> afterwards(nullptr,
+                                         [self = shared_from_this()](void*) { self->taken_.give_back(); });
   ::torch::autograd::Engine::get_default_engine().queue_callback(
       [self = shared_from_this(), afterwards] { self->end(); });
 }
@@ -385,8 +386,7 @@ void Observation::visit_without_rule(const Moment& moment, const std::vector<con
   budget_ -= bytes;
   std::vector<Contribution> all = apply_by_example(moment, slots);
   for (std::size_t k = 0; k < uses.size(); ++k)
-    collect(*uses[k],
-            scaled(fitting(through_chain(std::move(all[k]), *uses[k]), moment, *uses[k]), *uses[k]),
+    collect(*uses[k], scaled(fitting(through_chain(std::move(all[k]), *uses[k]), moment, *uses[k]), *uses[k]),
             fmt::format("by example: {}", moment.node->name()));
 }
 
