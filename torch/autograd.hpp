@@ -25,8 +25,8 @@ inline Tensor saved(::torch::autograd::SavedVariable& variable, Node* node) {
   return value;
 }
 
-/// An edge of a graph that is made already. Node::set_next_edge() is for those being made: it numbers the nodes
-/// anew, which must not happen while an edge is off for a moment.
+/// An edge of a graph that is made already. Node::set_next_edge() is for those being made: it numbers the
+/// nodes anew, which must not happen while an edge is off for a moment.
 inline ::torch::autograd::Edge& edge_of(Node* node, std::size_t slot) {
   return const_cast<::torch::autograd::Edge&>(node->next_edge(slot));
 }

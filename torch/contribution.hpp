@@ -97,8 +97,8 @@ class Contribution {
   void merge();
   /// Becomes rows, without the factors.
   void form();
-  /// What the gradients add up to without any scale, if it is known: a tensor of the parameter's entries, which
-  /// is not copied and counts as long as nobody writes to it.
+  /// What the gradients add up to without any scale, if it is known: a tensor of the parameter's entries,
+  /// which is not copied and counts as long as nobody writes to it.
   void know_sum(const Tensor& sum);
 
   /// (B, m * n), formed if they are not yet.
@@ -137,11 +137,11 @@ class Contribution {
 
   /// All scales become part of rows and factors.
   void fold();
-  /// Adds what is left of the weights once each has the same taken off, which has been added by the known sum.
-  /// False, and nothing is done, where that saves nothing.
+  /// Adds what is left of the weights once each has the same taken off, which has been added by the known
+  /// sum. False, and nothing is done, where that saves nothing.
   bool add_by_sum(Tensor& to, const Tensor& weights) const;
 
-  Tensor rows_;  ///< undefined: zero
+  Tensor rows_;          ///< undefined: zero
   bool formed_ = false;  ///< rows_ were made here, and may be added to
   std::vector<Factors> factors_;
   double alpha_ = 1.0;

@@ -10,7 +10,8 @@
 
 namespace cdgrab::torch {
 
-/// Edges that are off their nodes, for some of a backward at most: its end must give back all, however it ends.
+/// Edges that are off their nodes, for some of a backward at most: its end must give back all, however it
+/// ends.
 class TakenEdges {
  public:
   /// The node, which is about to run, will not compute what goes along the edge.
@@ -30,12 +31,12 @@ class TakenEdges {
   std::vector<Taken> taken_;
 };
 
-/// Whether the node of a use computes what goes along the edge for its own sake, and that reaches the parameter
-/// with nothing but its entries rearranged.
+/// Whether the node of a use computes what goes along the edge for its own sake, and that reaches the
+/// parameter with nothing but its entries rearranged.
 bool is_separable(const Use& use);
 
-/// What that node would send along its edge, from the gradients of the examples as rows, each times the inverse
-/// of its scale (B).
+/// What that node would send along its edge, from the gradients of the examples as rows, each times the
+/// inverse of its scale (B).
 Tensor sum_on_edge(const Contribution& rows, const Tensor& inverse_scales, const Use& use);
 
 /// Whether nobody is called when a gradient goes from the edge to the parameter, who might write to it.

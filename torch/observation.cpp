@@ -289,7 +289,8 @@ void Observation::begin(const Tensor& upstream) {
     if (!there_and_back.isfinite().logical_and_(there_and_back.ne(0)).all().item<bool>()) inverse_ = Tensor();
   }
   // With the last of the backward, whichever way it ends, goes the callback.
-  const std::shared_ptr<void> afterwards(nullptr, [self = shared_from_this()](void*) { self->taken_.give_back(); });
+  const std::shared_ptr<void> afterwards(nullptr,
+                                         [self = shared_from_this()](void*) { self->taken_.give_back(); });
   ::torch::autograd::Engine::get_default_engine().queue_callback(
       [self = shared_from_this(), afterwards] { self->end(); });
 }
@@ -323,6 +324,7 @@ void Observation::check_begun() const {
 
 void Observation::visit_whole(Node* node, const variable_list& sent) {
   const std::lock_guard lock(mutex_);
+  if (collected_.empty()) return;  // it is over: what a backward of gradients runs once more
   check_begun();
   --left_;
   const Stopwatch watch(&seconds_);
@@ -339,6 +341,7 @@ void Observation::visit_whole(Node* node, const variable_list& sent) {
 
 void Observation::visit(Node* node, const variable_list& gradients, bool alone) {
   const std::lock_guard lock(mutex_);
+  if (collected_.empty()) return;  // it is over: what a backward of gradients runs once more
   check_begun();
   --left_;
   if (std::none_of(gradients.begin(), gradients.end(), [](const Tensor& g) { return g.defined(); })) return;
@@ -413,8 +416,7 @@ void Observation::visit_without_rule(const Moment& moment, const std::vector<con
   budget_ -= bytes;
   std::vector<Contribution> all = apply_by_example(moment, slots);
   for (std::size_t k = 0; k < uses.size(); ++k)
-    collect(*uses[k],
-            scaled(fitting(through_chain(std::move(all[k]), *uses[k]), moment, *uses[k]), *uses[k]),
+    collect(*uses[k], scaled(fitting(through_chain(std::move(all[k]), *uses[k]), moment, *uses[k]), *uses[k]),
             fmt::format("by example: {}", moment.node->name()));
 }
 

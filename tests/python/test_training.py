@@ -177,6 +177,8 @@ def _ddp(rank, meeting, results):
         expected = one_at_a_time(plain, x[rows], y[rows], parameters)
         torch.testing.assert_close(geometry.rows(), expected, rtol=1e-4, atol=1e-6)
     assert sampler.report()["observed"] == 12
+    over_time = torch.nn.Sequential(torch.nn.Linear(6, 10), torch.nn.Tanh(), torch.nn.Linear(10, 3))
+    model = DistributedDataParallel(over_time)
     fused = cdgrab.Sampler(8, order="pair; fused")
     assert len(list(fused)) == 8
     torch.testing.assert_close(_two_backwards(model, fused), _two_backwards(model, None), rtol=1e-5, atol=1e-7)

@@ -179,16 +179,14 @@ TEST(Fused, LossesAreScaledAccumulatedAndSummedAsEver) {
     losses.backward(weights);
     return take_gradients({step.model.parameters[0], step.model.parameters[1]});
   };
-  for (const Tensor& weights : {at::tensor({1.0, 2.0, -0.5, 3.0}, at::kDouble),
-                                at::tensor({1.0, 0.0, 2.0, 1.0}, at::kDouble)})
+  for (const Tensor& weights :
+       {at::tensor({1.0, 2.0, -0.5, 3.0}, at::kDouble), at::tensor({1.0, 0.0, 2.0, 1.0}, at::kDouble)})
     expect_close(vector_gradients(true, weights), vector_gradients(false, weights), 1e-12, "a vector");
 }
 
 TEST(Fused, WhatElseRunsThroughTheGraphSeesWhatItAlwaysSees) {
   const Step step = sequences();
-  const auto kept = [](const Tensor& l) {
-    l.backward({}, /*retain_graph=*/true);
-  };
+  const auto kept = [](const Tensor& l) { l.backward({}, /*retain_graph=*/true); };
   expect_close(step.gradients("pair; fused", kept), step.gradients("", kept), 1e-12, "a graph that is kept");
   const auto differentiated = [](const Tensor& l) { l.backward({}, true, /*create_graph=*/true); };
   const auto graph_of = [&](const std::string& spec) {
@@ -245,7 +243,8 @@ TEST(Fused, AfterABackwardThatBrokeOffTheGraphIsWhole) {
 
 /// A layer large enough for its register to be updated by the sum that its node has computed.
 Step large_layer() {
-  ::torch::nn::Sequential net(::torch::nn::Linear(180, 190), ::torch::nn::Tanh(), ::torch::nn::Linear(190, 3));
+  ::torch::nn::Sequential net(::torch::nn::Linear(180, 190), ::torch::nn::Tanh(),
+                              ::torch::nn::Linear(190, 3));
   return Step::of(models::classifier("large", net, {180}, 3), 23, true);
 }
 
@@ -259,7 +258,8 @@ std::vector<std::vector<Index>> orders_of(const Step& data, const std::string& s
     core.begin();
     while (const auto examples = ghost.next(7)) {
       core.next(7);
-      const Tensor index = at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
+      const Tensor index =
+          at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
       const Tensor loss = data.model.loss(data.x.index_select(0, index), data.y.index_select(0, index));
       GradientGeometry geometry;
       const auto batch = static_cast<std::int64_t>(examples->size());
