@@ -115,10 +115,11 @@ void measure_sketches() {
     bench::interleave(contenders, task.rounds);
     const double plain = contenders[0].median();
     fmt::print("{:<20} {:>3} {:>9.2f}", task.name, task.batch, 1e3 * plain);
-    for (std::size_t i = 1; i < contenders.size(); ++i) fmt::print(" {:>21.3f}", contenders[i].median() / plain);
+    for (std::size_t i = 1; i < contenders.size(); ++i)
+      fmt::print(" {:>21.3f}", contenders[i].median() / plain);
     const auto t = loops.back()->timings();
-    fmt::print("   {:>10.2f} {:>5.2f} {:>9.2f} {:>5.2f}\n", 1e3 * (contenders.back().median() - plain), t.walk,
-               t.gradients, t.signs);
+    fmt::print("   {:>10.2f} {:>5.2f} {:>9.2f} {:>5.2f}\n", 1e3 * (contenders.back().median() - plain),
+               t.walk, t.gradients, t.signs);
   }
 }
 

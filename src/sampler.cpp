@@ -202,9 +202,10 @@ void Sampler::Impl::check_rows(const Rows<T>& rows) {
 
 void Sampler::Impl::require_length(std::size_t dim) const {
   if (dim == input_dim_) return;
-  throw UserError("Sampler::observe", fmt::format("vectors of length {} after ones of length {}; every vector "
-                                                  "must have the same length",
-                                                  dim, input_dim_));
+  throw UserError("Sampler::observe",
+                  fmt::format("vectors of length {} after ones of length {}; every vector "
+                              "must have the same length",
+                              dim, input_dim_));
 }
 
 void Sampler::Impl::require_given_geometry() const {

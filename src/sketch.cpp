@@ -111,10 +111,11 @@ std::unique_ptr<Sketch<T>> make_sketch(const SketchOptions& options, std::size_t
   if (options.kind == SketchKind::kNone) return nullptr;
   require_length(options);
   if (options.kind == SketchKind::kPca)
-    throw UserError("make_sketch",
-                    fmt::format("sketch=pca:{0} learns its directions where a loss is observed, and these are "
-                                "rows that are given to the core; use sketch=kron:{0}, gauss or sparse",
-                                options.size));
+    throw UserError(
+        "make_sketch",
+        fmt::format("sketch=pca:{0} learns its directions where a loss is observed, and these are "
+                    "rows that are given to the core; use sketch=kron:{0}, gauss or sparse",
+                    options.size));
   if (options.kind == SketchKind::kKron) {
     const std::vector<KronTensor> tensors = kron_tensors(options, n, dim, shapes);
     if (kron_length(tensors) >= dim) return nullptr;

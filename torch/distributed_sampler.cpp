@@ -31,10 +31,11 @@ Way way_of(const Spec& spec) {
     return Way::kRows;
   if (spec.name == OrderName::kIndependentPair) return Way::kLocal;
   if (spec.sketch.kind == SketchKind::kPca)
-    throw UserError("DistributedSampler",
-                    fmt::format("`{}`: each rank would learn directions of its own, and one accumulator needs "
-                                "the same on all; use sketch=kron:{}, or id-pair",
-                                print_spec(spec), spec.sketch.size));
+    throw UserError(
+        "DistributedSampler",
+        fmt::format("`{}`: each rank would learn directions of its own, and one accumulator needs "
+                    "the same on all; use sketch=kron:{}, or id-pair",
+                    print_spec(spec), spec.sketch.size));
   return spec.sketch.kind == SketchKind::kKron ? Way::kSketched : Way::kSliced;
 }
 

@@ -275,7 +275,8 @@ void GhostGeometry::set_block(Observed&& observed) {
     return p.gradients.is_rows() || names().size() > kFewRegisters ? Home::kOwn : Home::kNone;
   };
   std::vector<Met> met;
-  for (const ParameterGradients& p : observed.parameters) met.push_back({p.parameter, p.name, home(p), p.gradients.entries()});
+  for (const ParameterGradients& p : observed.parameters)
+    met.push_back({p.parameter, p.name, home(p), p.gradients.entries()});
   table_.meet(met);
   make_parts();
   std::unordered_map<std::size_t, Contribution> factors;

@@ -55,9 +55,8 @@ std::optional<std::size_t> ParameterTable::recall_by_size(const Met& one,
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (!slots_[i].taken && slots_[i].numel == one.numbers()) fitting.push_back(i);
   if (fitting.empty()) return std::nullopt;
-  const auto rivals = std::count_if(unknown.begin(), unknown.end(), [&](const Met* other) {
-    return other->numbers() == one.numbers();
-  });
+  const auto rivals = std::count_if(unknown.begin(), unknown.end(),
+                                    [&](const Met* other) { return other->numbers() == one.numbers(); });
   if (fitting.size() == 1 && rivals == 1) return fitting.front();
   throw StateMismatch(
       "parameters",
@@ -124,8 +123,7 @@ void ParameterTable::meet(const std::vector<Met>& parameters) {
       slots_[*recalled[k]].taken = true;
       continue;
     }
-    Slot slot{met.numbers(), kNoPart, wide(met.parameter), meeting, met.name, true,
-              rows_of(met.parameter)};
+    Slot slot{met.numbers(), kNoPart, wide(met.parameter), meeting, met.name, true, rows_of(met.parameter)};
     if (met.home == Home::kOwn) slot.part = parts_;
     if (met.home == Home::kShared) slot.part = shared = shared == kNoPart ? parts_ : shared;
     append(std::move(slot));

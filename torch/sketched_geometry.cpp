@@ -50,10 +50,11 @@ std::vector<Tensor> cut_by_shapes(const std::vector<Tensor>& rows, const std::ve
     begin += numel;
   }
   if (pieces.size() != shapes.size() || begin != rows.front().size(1))
-    throw UserError(where, fmt::format("rows of {} numbers, which are not as many as the shapes given for the "
-                                       "sketch multiply and add up to; give the shape of every tensor, in the "
-                                       "row's order",
-                                       rows.front().size(1)));
+    throw UserError(where,
+                    fmt::format("rows of {} numbers, which are not as many as the shapes given for the "
+                                "sketch multiply and add up to; give the shape of every tensor, in the "
+                                "row's order",
+                                rows.front().size(1)));
   return pieces;
 }
 

@@ -90,7 +90,8 @@ Tensor load_tensor(const State& state, const std::string& key, std::int64_t colu
   const Tensor value = array.dtype == DType::kF64 ? at::tensor(state.elements<double>(key, size), at::kDouble)
                                                   : at::tensor(state.elements<float>(key, size), at::kFloat);
   if (value.numel() == 0 || value.numel() % columns != 0)
-    throw StateMismatch(state.name(key), fmt::format("{} numbers; a multiple of {} is possible", size, columns));
+    throw StateMismatch(state.name(key),
+                        fmt::format("{} numbers; a multiple of {} is possible", size, columns));
   return value.view({-1, columns});
 }
 
@@ -107,10 +108,11 @@ Shape Sketcher::shape_of(std::size_t number, const Tensor& parameter) const {
   if (number < shapes_.size())
     for (const std::size_t side : shapes_[number]) numel *= side;
   if (number >= shapes_.size() || numel != static_cast<std::size_t>(parameter.numel()))
-    throw UserError("observe", fmt::format("parameter {} has the shape {}, and the shapes given for the sketch "
-                                           "are not those of the parameters in the order in which they are "
-                                           "met; leave them out",
-                                           number, fmt::join(own, "x")));
+    throw UserError("observe",
+                    fmt::format("parameter {} has the shape {}, and the shapes given for the sketch "
+                                "are not those of the parameters in the order in which they are "
+                                "met; leave them out",
+                                number, fmt::join(own, "x")));
   return shapes_[number];
 }
 
@@ -126,9 +128,10 @@ void Sketcher::meet(std::size_t number, const Tensor& parameter) {
     return length <= maps.size ? !map.defined() : map.defined() && map.size(0) == length;
   };
   if (maps.known() && (!fits(maps.left, maps.m) || !fits(maps.right, maps.n)))
-    throw StateMismatch("sketch", fmt::format("the maps of parameter {} are not those of a matrix of {} x {}; "
-                                              "load the state with the same model",
-                                              number, maps.m, maps.n));
+    throw StateMismatch("sketch",
+                        fmt::format("the maps of parameter {} are not those of a matrix of {} x {}; "
+                                    "load the state with the same model",
+                                    number, maps.m, maps.n));
 }
 
 void Sketcher::begin_block(std::uint64_t epoch, const std::vector<Met>& parameters) {
@@ -241,8 +244,9 @@ void Sketcher::load(const State& state) {
   ParameterTable table = ParameterTable::load(own, std::numeric_limits<std::size_t>::max());
   const bool fresh = table_.slots().empty();
   if (!fresh && !table.slots().empty() && !table.same_places(table_))
-    throw StateMismatch("sketch", "the state was saved with other parameters than those seen here; load it "
-                                  "into a new sampler of the same model");
+    throw StateMismatch("sketch",
+                        "the state was saved with other parameters than those seen here; load it "
+                        "into a new sampler of the same model");
   std::vector<Maps> loaded(fresh ? table.slots().size() : maps_.size());
   for (std::size_t k = 0; k < loaded.size(); ++k) {
     Maps& maps = loaded[k];
@@ -264,8 +268,9 @@ void Sketcher::load_maps(Maps& maps, const State& state, std::size_t number) con
     sum = load_tensor(state, key + "_sum", columns);
     const bool both = map.defined() == sum.defined() && (!map.defined() || map.sizes() == sum.sizes());
     if (!both || (length > 0 && map.defined() && map.size(0) != length))
-      throw StateMismatch(state.name(key), "a map and a sum that are not of one matrix; load the state with the "
-                                           "same model");
+      throw StateMismatch(state.name(key),
+                          "a map and a sum that are not of one matrix; load the state with the "
+                          "same model");
   };
   side("left", maps.m, maps.left, maps.left_sum);
   side("right", maps.n, maps.right, maps.right_sum);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sketches of per-example gradients, taken of a layer's two factors before any row is formed: kron with random
-// maps, pca with maps that are learned (docs/math.md, section 8).
+// Sketches of per-example gradients, taken of a layer's two factors before any row is formed: kron with
+// random maps, pca with maps that are learned (docs/math.md, section 8).
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class Sketcher {
   /// Whether it is one that is applied to factors.
   static bool makes(SketchKind kind) { return kind == SketchKind::kKron || kind == SketchKind::kPca; }
 
-  /// A block of these parameters comes, in this epoch. Maps that are learned change with the epoch, and within
-  /// one do not.
+  /// A block of these parameters comes, in this epoch. Maps that are learned change with the epoch, and
+  /// within one do not.
   void begin_block(std::uint64_t epoch, const std::vector<Met>& parameters);
   /// Rows of the sketch's length, in the scale of `gradients`, of a parameter that begin_block() was told of.
   [[nodiscard]] Contribution sketch(const Tensor& parameter, const Contribution& gradients);
@@ -39,9 +39,9 @@ class Sketcher {
   struct Maps {
     std::int64_t m = 0;  ///< 0: not met since it was loaded
     std::int64_t n = 0;
-    std::int64_t size = 0;            ///< r
-    Tensor left, right;               ///< (m, r) and (n, r)
-    Tensor left_sum, right_sum;       ///< pca: what the next epoch's are made of
+    std::int64_t size = 0;       ///< r
+    Tensor left, right;          ///< (m, r) and (n, r)
+    Tensor left_sum, right_sum;  ///< pca: what the next epoch's are made of
     [[nodiscard]] bool known() const { return left.defined() || right.defined(); }
   };
   struct Projected {

@@ -57,8 +57,8 @@ struct KronTensor {
 /// How kron sketches one tensor of n rows. pca's maps have these sizes.
 KronTensor kron_tensor(const SketchOptions& options, std::size_t n, const Shape& shape);
 
-/// The map that kron applies to a side of `length` of the tensor at `index` of the row: size x length numbers,
-/// row by row; empty, where the side is no longer than `size` and stays as it is.
+/// The map that kron applies to a side of `length` of the tensor at `index` of the row: size x length
+/// numbers, row by row; empty, where the side is no longer than `size` and stays as it is.
 enum class KronSide { kLeft, kRight };
 template <class T>
 std::vector<T> kron_map(std::size_t length, std::size_t size, std::uint64_t seed, std::size_t index,

@@ -94,10 +94,9 @@ inline constexpr std::array kYesNo = {Word<bool>{"yes", true}, Word<bool>{"no", 
 inline constexpr std::array kCentrings = {Word<Centring>{"none", Centring::kNone},
                                           Word<Centring>{"mean", Centring::kMean},
                                           Word<Centring>{"ema", Centring::kEma}};
-inline constexpr std::array kSketches = {Word<SketchKind>{"gauss", SketchKind::kGauss},
-                                         Word<SketchKind>{"sparse", SketchKind::kSparse},
-                                         Word<SketchKind>{"kron", SketchKind::kKron},
-                                         Word<SketchKind>{"pca", SketchKind::kPca}};
+inline constexpr std::array kSketches = {
+    Word<SketchKind>{"gauss", SketchKind::kGauss}, Word<SketchKind>{"sparse", SketchKind::kSparse},
+    Word<SketchKind>{"kron", SketchKind::kKron}, Word<SketchKind>{"pca", SketchKind::kPca}};
 
 // ---- sets of names
 
@@ -130,10 +129,12 @@ inline void parse_sign(Spec& spec, const Field& field) {
 inline void parse_sketch(Spec& spec, const Field& field) {
   const std::size_t colon = field.value.find(':');
   spec.sketch.kind = parse_word(field, trimmed(field.value.substr(0, colon)), kSketches);
-  if (spec.sketch.kind == SketchKind::kPca && (spec.centring == Centring::kMean || spec.centring == Centring::kEma))
-    refuse(fmt::format("`sketch=pca` with `{}`: its directions are new in every epoch, and the mean is of the "
-                       "epoch before; use it with pairs or centring=none, or sketch=kron here",
-                       row_of(spec.name).word));
+  if (spec.sketch.kind == SketchKind::kPca &&
+      (spec.centring == Centring::kMean || spec.centring == Centring::kEma))
+    refuse(
+        fmt::format("`sketch=pca` with `{}`: its directions are new in every epoch, and the mean is of the "
+                    "epoch before; use it with pairs or centring=none, or sketch=kron here",
+                    row_of(spec.name).word));
   if (colon == std::string_view::npos && spec.sketch.kind == SketchKind::kPca)
     refuse("`sketch=pca` says no size; write sketch=pca:R. Random sketches only have it chosen by eps");
   if (colon == std::string_view::npos) return;
@@ -247,8 +248,8 @@ inline constexpr std::array kOptions = {
               [](Spec& s, const Field& f) { s.sign.epochs = parse_count(f, f.value, 1); },
               [](const Spec& s) { return std::to_string(s.sign.epochs); }},
     OptionRow{"sketch", "gauss[:R]|sparse[:R]|kron[:R]|pca:R",
-              "balance vectors shortened to R numbers (kron, pca: R per side); without R give eps", kBalancing, "",
-              "", always, "", parse_sketch, print_sketch},
+              "balance vectors shortened to R numbers (kron, pca: R per side); without R give eps",
+              kBalancing, "", "", always, "", parse_sketch, print_sketch},
     OptionRow{"eps", "NUMBER", "a sketch without R: relative error of squared lengths, in (0,1)", kBalancing,
               "", "sketch",
               [](const Spec& s) { return s.sketch.kind != SketchKind::kNone && s.sketch.size == 0; },

@@ -9,8 +9,8 @@
 #include <optional>
 #include <sstream>
 
-#include "cdgrab/self_communicator.hpp"
 #include "cdgrab/error.hpp"
+#include "cdgrab/self_communicator.hpp"
 #include "cdgrab/torch/distributed_sampler.hpp"
 #include "cdgrab/torch/sampler.hpp"
 #include "models/models.hpp"
@@ -343,8 +343,8 @@ TEST(SketchOfFactors, ManyWorkersSketchFactorsAsTheyDoRows) {
           const Tensor rows = geometry.rows().contiguous();
           const auto named = dense->next(worker, 4);
           ASSERT_EQ(std::vector<std::size_t>(named.begin(), named.end()), examples) << spec << epoch;
-          dense->deposit(worker, Rows<double>{rows.const_data_ptr<double>(), 4,
-                                              static_cast<std::size_t>(rows.size(1))});
+          dense->deposit(
+              worker, Rows<double>{rows.const_data_ptr<double>(), 4, static_cast<std::size_t>(rows.size(1))});
         }
         sampler.step();
         dense->step();
