@@ -69,10 +69,10 @@ asan:   ## the tests again under AddressSanitizer and UBSan
 	@cmake --build --preset asan
 	@ctest --preset asan
 
-tsan:   ## the tests without torch again under ThreadSanitizer
+tsan:   ## the tests without torch and MPI again under ThreadSanitizer
 	@$(cmake) tsan >/dev/null
 	@cmake --build --preset tsan
-	@ctest --preset tsan
+	@ctest --preset tsan -E '^mpi\.'
 
 torture: ## what tries to break promises (docs/reliability.md), at length: two hours or so
 	@$(MAKE) build
