@@ -188,13 +188,14 @@ void write_atomically(const fs::path& path, std::span<const std::span<const std:
   const std::optional<mode_t> mode = existing_mode(target, where);
 
   const auto [opened, name] = open_beside(folder, target, where);
-  Remover remover(name);
   Descriptor descriptor(opened);
+  // The lock lasts until the file has its name or is gone; closing, which may fail, comes before.
+  const Descriptor locked(::fcntl(opened, F_DUPFD_CLOEXEC, 0));
+  Remover remover(name);
+  if (locked.get() < 0) fail(where, "write", target, errno);
   if (mode && ::fchmod(descriptor.get(), *mode) != 0) fail(where, "set the permissions of", target, errno);
   for (const std::span<const std::byte> part : parts) write_all(descriptor.get(), part, target, where);
   sync(descriptor.get(), target, where);
-  // Locked until it has its name; closing, which may fail, comes before.
-  const Descriptor locked(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
   if (descriptor.close() != 0 && errno != EINTR) fail(where, "write", target, errno);
   if (::rename(name.c_str(), target.c_str()) != 0) fail(where, "replace", target, errno);
   remover.keep();

@@ -146,7 +146,10 @@ class Example:
     def step(self, folder: Path) -> int:
         import torch  # the other subjects need none
 
-        return torch.load(self.checkpoint(folder), weights_only=True)["step"]
+        try:
+            return torch.load(self.checkpoint(folder), weights_only=True)["step"]
+        except Exception as error:
+            raise Broken(f"the checkpoint cannot be read: {error}") from None
 
     def saved(self, before: int | None, names: int) -> tuple[int, int] | None:
         if names == 0:
