@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from cdgrab._arguments import list_of, text_of
 from cdgrab._native import Native, observe_options
+from cdgrab.errors import UserError, whole_number
 
 Parameters = torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | None
 Direction = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
@@ -43,11 +45,11 @@ class GradientGeometry:
 
     def observe(self, loss: torch.Tensor, batch_size: int) -> None:
         """Reads the gradients in the backward of `loss` that you run next."""
-        self._native.observe(loss, batch_size, self._options)
+        self._native.observe(loss, whole_number("batch_size", batch_size, least=0), self._options)
 
     def compute(self, loss: torch.Tensor, batch_size: int) -> GradientGeometry:
         """Reads them in a backward of its own; returns the geometry itself."""
-        self._native.compute(loss, batch_size, self._options)
+        self._native.compute(loss, whole_number("batch_size", batch_size, least=0), self._options)
         return self
 
     def gram(self) -> torch.Tensor:
@@ -68,6 +70,8 @@ class GradientGeometry:
                 [2.],
                 [4.]])
         """
+        if not isinstance(other, GradientGeometry):
+            raise UserError(f"cross takes a GradientGeometry, not a {type(other).__name__}")
         return self._native.cross(other._native.object)  # type: ignore[no-any-return]
 
     def norms(self) -> torch.Tensor:
@@ -90,7 +94,7 @@ class GradientGeometry:
         """
         if isinstance(direction, Mapping):
             return self._native.inner_named(dict(direction))  # type: ignore[no-any-return]
-        return self._native.inner(list(direction))  # type: ignore[no-any-return]
+        return self._native.inner(list_of("direction", direction))  # type: ignore[no-any-return]
 
     def weighted_sum(self, weights: torch.Tensor) -> list[torch.Tensor]:
         """The sum of weights[i] times the gradient of example i: one tensor per parameter, of its shape and type.
@@ -136,7 +140,7 @@ class GradientGeometry:
         """
         out = GradientGeometry.__new__(GradientGeometry)
         out._options = self._options
-        out._native = Native.of(self._native.part(pattern))
+        out._native = Native.of(self._native.part(text_of("pattern", pattern)))
         return out
 
     def rows(self) -> torch.Tensor:
