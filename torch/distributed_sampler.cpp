@@ -101,7 +101,7 @@ class DistributedSampler::Impl : public std::enable_shared_from_this<Impl> {
         core_(std::move(shares), spec, checked(communicator_), std::move(options_),
               sliced_geometry(*communicator_, way_)),
         deposited_(core_.hosted()) {
-    for (std::size_t h = 0; h < core_.hosted(); ++h) backwards_.push_back(std::make_shared<Backwards>());
+    for (std::size_t h = 0; h < core_.hosted(); ++h) backwards_.push_back(std::make_shared<Backwards>(turn_));
   }
 
   /// The worker meant: hosted here, and the only one if it is not named.
@@ -135,6 +135,7 @@ class DistributedSampler::Impl : public std::enable_shared_from_this<Impl> {
   std::size_t batch_size_ = 0;  ///< of the loader; 0: not known
   std::size_t smallest_batch_ = 1;
   bool step_after_backward_ = false;
+  std::shared_ptr<Turn> turn_ = std::make_shared<Turn>();
   std::vector<std::shared_ptr<Backwards>> backwards_;  ///< per hosted worker
   double seconds_ = 0.0;
 
@@ -386,6 +387,7 @@ std::size_t DistributedSampler::worker() const {
 }
 
 cdgrab::DistributedSampler& DistributedSampler::core() { return impl_->core_; }
+Turn& DistributedSampler::turn() { return *impl_->turn_; }
 Communicator& DistributedSampler::communicator() { return *impl_->communicator_; }
 
 State DistributedSampler::save_state() { return impl_->core_.save(); }

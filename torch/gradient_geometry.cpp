@@ -111,27 +111,36 @@ class GradientGeometry::Impl {
   }
 
   static std::shared_ptr<Observation> start(const std::shared_ptr<Impl>& self, const at::Tensor& loss,
-                                            std::int64_t batch, const ObserveOptions& options);
+                                            std::int64_t batch, const ObserveOptions& options,
+                                            bool takes_turn);
 
   std::optional<Observed> observed_;
+  Turn turn_;
 };
 
 GradientGeometry::GradientGeometry() : impl_(std::make_shared<Impl>()) {}
 
 std::shared_ptr<Observation> GradientGeometry::Impl::start(const std::shared_ptr<Impl>& self,
                                                            const at::Tensor& loss, std::int64_t batch,
-                                                           const ObserveOptions& options) {
+                                                           const ObserveOptions& options, bool takes_turn) {
   self->observed_.reset();
-  return Observation::start(loss, batch, options,
-                            [self](Observed&& observed) { self->observed_ = std::move(observed); }, {});
+  const auto finish = [self, takes_turn](Observed&& observed) {
+    std::optional<Turn::Taken> taken;
+    if (takes_turn) taken.emplace(self->turn_);
+    self->observed_ = std::move(observed);
+  };
+  return Observation::start(loss, batch, options, finish, {});
 }
 
+Turn& GradientGeometry::turn() { return impl_->turn_; }
+
 void GradientGeometry::observe(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options) {
-  Impl::start(impl_, loss, batch, options);
+  Impl::start(impl_, loss, batch, options, true);
 }
 
 void GradientGeometry::compute(const at::Tensor& loss, std::int64_t batch, const ObserveOptions& options) {
-  const auto observation = Impl::start(impl_, loss, batch, options);
+  // The backward is a part of this call, whatever thread of torch's it runs in.
+  const auto observation = Impl::start(impl_, loss, batch, options, false);
   const at::Tensor seed = at::ones_like(loss);
   ::torch::autograd::grad({loss}, observation->parameters(), {seed}, /*retain_graph=*/true,
                           /*create_graph=*/false,

@@ -55,7 +55,9 @@ void Backwards::wait_for(const Tensor& loss, std::vector<Index> examples, const 
         [weak = weak_from_this(), place, generation = generation_,
          finish = std::move(finish)](Observed&& observed) {
           const auto self = weak.lock();
-          if (self == nullptr || self->generation_ != generation) return;
+          if (self == nullptr) return;
+          const Turn::Taken taken(*self->turn_);
+          if (self->generation_ != generation) return;
           const std::vector<Index> named = std::move(place->examples);
           self->waiting_.erase(place);
           finish(std::move(observed), named);
@@ -88,6 +90,12 @@ Observed GivenVectors::observed(const std::vector<Tensor>& rows, const char* whe
           fmt::format("a tensor of shape {} beside a batch of {}; the first dimension is the batch, at "
                       "least 1",
                       fmt::join(r.sizes(), "x"), observed.batch));
+  for (const Tensor& r : rows)
+    if (r.layout() != at::kStrided || r.is_meta() || r.is_quantized() || r.is_complex())
+      throw UserError(where,
+                      fmt::format("a tensor of {}, {}; plain real numbers are allowed: convert it",
+                                  c10::toString(r.scalar_type()),
+                                  r.layout() == at::kStrided ? "not in memory or not real" : "sparse"));
   for (std::size_t k = 0; k < rows.size(); ++k)
     observed.parameters.push_back(
         {given(k, rows[k], where), Contribution::of_rows(rows[k].detach().reshape({observed.batch, -1}))});
@@ -164,10 +172,20 @@ void write_state(const State& state, ::torch::serialize::OutputArchive& archive)
 }
 
 State read_state(::torch::serialize::InputArchive& archive) {
+  constexpr const char* kWhere = "torch archive";
   Tensor blob;
-  archive.read("cdgrab.state", blob, /*is_buffer=*/true);
+  try {
+    archive.read("cdgrab.state", blob, /*is_buffer=*/true);
+  } catch (const c10::Error& error) {
+    throw FileError(kWhere, fmt::format("it holds no cdgrab.state: {}; name an archive that save() wrote",
+                                        error.what_without_backtrace()));
+  }
+  // What an archive calls a tensor may point to fewer bytes than it claims entries.
+  if (blob.scalar_type() != at::kByte || blob.dim() != 1 || !blob.is_contiguous() || !blob.is_cpu() ||
+      blob.storage().nbytes() < blob.storage_offset() + blob.nbytes())
+    throw FileError(kWhere, "its cdgrab.state is not one row of bytes; name an archive that save() wrote");
   const auto* bytes = static_cast<const std::byte*>(blob.const_data_ptr());
-  return decode_state({bytes, static_cast<std::size_t>(blob.numel())}, "torch archive");
+  return decode_state({bytes, static_cast<std::size_t>(blob.numel())}, kWhere);
 }
 
 }  // namespace cdgrab::torch

@@ -7,11 +7,13 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cdgrab/permutation.hpp"
 #include "cdgrab/sampler.hpp"
 #include "cdgrab/state.hpp"
+#include "cdgrab/torch/turn.hpp"
 #include "observation.hpp"
 
 namespace cdgrab::torch {
@@ -20,6 +22,9 @@ namespace cdgrab::torch {
 class Backwards : public std::enable_shared_from_this<Backwards> {
  public:
   using Finish = std::function<void(Observed&&, const std::vector<Index>& examples)>;
+
+  /// Taken while a backward finishes.
+  explicit Backwards(std::shared_ptr<Turn> turn) : turn_(std::move(turn)) {}
 
   /// `finish` is called at the end of the backward, unless forget() is called before. Throws UserError.
   void wait_for(const Tensor& loss, std::vector<Index> examples, const ObserveOptions& options, Finish finish,
@@ -43,6 +48,7 @@ class Backwards : public std::enable_shared_from_this<Backwards> {
 
   void drop_missed();
 
+  std::shared_ptr<Turn> turn_;
   std::list<Waiting> waiting_;
   std::uint64_t generation_ = 0;  ///< of waiting_
   std::size_t missed_ = 0;
@@ -98,7 +104,8 @@ void require_examples(std::size_t unit, const char* where);
 void require_one_each(std::int64_t rows, std::size_t examples, const char* where);
 std::vector<Index> as_names(const std::vector<std::size_t>& examples);
 
-/// A state in a torch archive.
+/// A state in a torch archive. Reading throws FileError for an archive without one, or with a tensor in its
+/// place that is not one row of bytes.
 void write_state(const State& state, ::torch::serialize::OutputArchive& archive);
 State read_state(::torch::serialize::InputArchive& archive);
 

@@ -10,6 +10,7 @@ namespace {
 struct Handle : ::torch::CustomClassHolder {
   explicit Handle(Sampler s) : sampler(std::move(s)) {}
   cdgrab::Sampler& core() { return sampler.core(); }
+  Turn& turn() { return sampler.turn(); }
   Sampler sampler;
 };
 using Self = const c10::intrusive_ptr<Handle>&;
@@ -17,6 +18,7 @@ using Self = const c10::intrusive_ptr<Handle>&;
 struct Geometry : ::torch::CustomClassHolder {
   Geometry() = default;
   explicit Geometry(GradientGeometry g) : geometry(std::move(g)) {}
+  Turn& turn() { return geometry.turn(); }
   GradientGeometry geometry;
 };
 using GeometrySelf = const c10::intrusive_ptr<Geometry>&;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "cdgrab/sampler.hpp"
 #include "cdgrab/state.hpp"
 #include "cdgrab/torch/gradient_geometry.hpp"
+#include "cdgrab/torch/turn.hpp"
 
 namespace cdgrab::torch {
 
@@ -28,11 +30,23 @@ using Tensors = c10::Dict<std::string, Tensor>;
   throw std::runtime_error(std::string("cdgrab.") + kind + ": " + error.what());
 }
 
+/// The turn of a method's object, where it has turns; a constructor has none.
+template <class... Arguments>
+std::optional<Turn::Taken> turn_of(const Arguments&... /*arguments*/) {
+  return std::nullopt;
+}
+template <class First, class... Arguments>
+requires requires(const First& self) { self->turn(); }
+Turn::Taken turn_of(const First& self, const Arguments&... /*arguments*/) {
+  return Turn::Taken(self->turn());
+}
+
 /// Only the message of an exception crosses into Python: its kind goes along as the first word.
 template <class Result, class... Arguments>
 auto guarded(Result (*function)(Arguments...)) {
   return [function](Arguments... arguments) -> Result {
     try {
+      [[maybe_unused]] const auto taken = turn_of(arguments...);
       return function(std::forward<Arguments>(arguments)...);
     } catch (const UserError& error) {
       pass_on("UserError", error);
@@ -71,7 +85,7 @@ Tensor as_tensor(const Range& values) {
 
 /// Indices as torch has them; what does not fit becomes an index that is out of range for sure.
 inline std::vector<std::size_t> as_indices(const Tensor& indices) {
-  if (indices.dim() != 1 || c10::isFloatingType(indices.scalar_type()))
+  if (indices.dim() != 1 || !c10::isIntegralType(indices.scalar_type(), /*includeBool=*/false))
     throw UserError("indices", "a tensor that is not one row of integers; give one index per example");
   const Tensor list = indices.to(at::kCPU, at::kLong).contiguous();
   const auto* first = list.const_data_ptr<std::int64_t>();
@@ -120,6 +134,8 @@ inline Tensor as_tensor(const Array& array) {
 }
 
 inline Array as_array(const std::string& key, const Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_meta() || tensor.is_quantized())
+    throw StateMismatch(key, "a tensor that is not plain numbers in memory, which no state holds");
   const Tensor flat = tensor.detach().to(at::kCPU).contiguous();
   Array array{dtype_of(key, flat.scalar_type()), {flat.sizes().begin(), flat.sizes().end()}, {}};
   array.bytes.resize(flat.nbytes());

@@ -14,6 +14,7 @@ namespace {
 struct Workers : ::torch::CustomClassHolder {
   explicit Workers(DistributedSampler s) : sampler(std::move(s)) {}
   cdgrab::DistributedSampler& core() { return sampler.core(); }
+  Turn& turn() { return sampler.turn(); }
   DistributedSampler sampler;
 };
 using Self = const c10::intrusive_ptr<Workers>&;

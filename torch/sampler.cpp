@@ -56,7 +56,8 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
   SketchedGeometry* sketched_;  ///< the same, if it holds sketches
   cdgrab::Sampler core_;
   std::size_t batch_size_ = 0;  ///< of the loader; 0: not known
-  std::shared_ptr<Backwards> backwards_ = std::make_shared<Backwards>();
+  std::shared_ptr<Turn> turn_ = std::make_shared<Turn>();
+  std::shared_ptr<Backwards> backwards_ = std::make_shared<Backwards>(turn_);
 
  private:
   [[nodiscard]] Shortening shortening();
@@ -202,6 +203,7 @@ ObserveTimings Sampler::timings() const {
 }
 
 cdgrab::Sampler& Sampler::core() { return impl_->core_; }
+Turn& Sampler::turn() { return *impl_->turn_; }
 
 void Sampler::save(::torch::serialize::OutputArchive& archive) const {
   write_state(impl_->core_.state(), archive);

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import JoinHook
 
-from cdgrab.errors import UserError
+from cdgrab.errors import UserError, whole_number
 
 if TYPE_CHECKING:
     from cdgrab.distributed import DistributedSampler
@@ -93,7 +93,8 @@ def group_with_messages(group: dist.ProcessGroup | None) -> dist.ProcessGroup | 
 
 def place_in(group: dist.ProcessGroup | None, num_replicas: int | None, rank: int | None) -> tuple[int, int]:
     here = (1, 0) if group is None else (dist.get_world_size(group), dist.get_rank(group))
-    if num_replicas not in (None, here[0]) or rank not in (None, here[1]):
+    given = zip(("num_replicas", "rank"), (num_replicas, rank), here, strict=True)
+    if any(value is not None and whole_number(name, value) != actual for name, value, actual in given):
         remedy = "call init_process_group first" if group is None else "leave them out, or give group="
         raise UserError(f"num_replicas={num_replicas}, rank={rank}, but this is rank {here[1]} of {here[0]}; {remedy}")
     return here

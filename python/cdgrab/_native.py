@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from cdgrab import _build
-from cdgrab.errors import UserError, translated
+from cdgrab._arguments import flag_of, list_of, text_of
+from cdgrab.errors import UserError, translated, whole_number
 
 LIBRARY = Path(__file__).parent / "lib" / "libcdgrab_torch.so"
 
@@ -54,25 +55,27 @@ def observe_options(
     reduction: str, batch_axis: int | None, parameters: Any, pattern: str | None, budget: int | None, strict: bool
 ) -> Any:
     """What the library's observe() takes after the loss and its examples. Parameters: a module, or (name, tensor)s."""
-    if reduction not in ("mean", "sum"):
+    if text_of("reduction", reduction) not in ("mean", "sum"):
         raise UserError(f"reduction is {reduction!r}; 'mean' and 'sum' are allowed")
-    if batch_axis is not None and batch_axis < 0:
-        raise UserError(f"batch_axis is {batch_axis}; count from the front: 0 or more is allowed")
+    axis = -1 if batch_axis is None else whole_number("batch_axis, counted from the front,", batch_axis, least=0)
+    limit = -1 if budget is None else whole_number("budget", budget, least=0)
     if parameters is None and pattern is not None:
         raise UserError("pattern without parameters; give the model, or its named_parameters()")
     if isinstance(parameters, torch.nn.Module):
         parameters = parameters.named_parameters()
-    elif isinstance(parameters, dict):
+    elif isinstance(parameters, Mapping):
         parameters = parameters.items()
-    named = [] if parameters is None else list(parameters)
+    named = [] if parameters is None else list_of("parameters", parameters)
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in named):
+        raise UserError("parameters that are not (name, tensor) pairs; give the model, or its named_parameters()")
     return translated(torch.classes.cdgrab.ObserveOptions)(
         reduction == "sum",
-        -1 if batch_axis is None else batch_axis,
-        -1 if budget is None else budget,
-        strict,
-        None if parameters is None else [name for name, _ in named],
+        axis,
+        limit,
+        flag_of("strict", strict),
+        None if parameters is None else [text_of("the name of a parameter", name) for name, _ in named],
         [tensor for _, tensor in named],
-        pattern or "*",
+        "*" if pattern is None else text_of("pattern", pattern) or "*",
     )
 
 

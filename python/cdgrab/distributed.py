@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.utils.data
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
+from cdgrab._arguments import entries_of, flag_of, list_of, path_of, rows_of, shapes_of, text_of, whole_numbers
 from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in, require_same_world
 from cdgrab._lengths import Batches, Lengths, Rest
 from cdgrab._native import Native, observe_options, with_rows
@@ -95,6 +96,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         shapes: Sequence[Sequence[int]] = (),
         strict: bool = False,
     ) -> None:
+        shuffle, drop_last = flag_of("shuffle", shuffle), flag_of("drop_last", drop_last)
         if not shuffle:
             raise UserError("shuffle=False; the order is learnt: torch's own DistributedSampler has a fixed one")
         self._options = observe_options(reduction, batch_axis, parameters, pattern, budget, strict)
@@ -104,25 +106,26 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         # torch's own __init__ would ask for a process group where one process has none.
         self.num_replicas, self.rank = place_in(self._group, num_replicas, rank)
         self.dataset: Any = dataset
-        if isinstance(dataset, int):
+        if not hasattr(dataset, "__len__") or isinstance(dataset, str):
             self.dataset = range(whole_number("dataset", dataset, least=0))
         self.shuffle, self.seed, self.drop_last = shuffle, whole_number("seed", seed), drop_last
         self._padding = _padding(padding, drop_last)
         self._strict = strict
-        if shares is not None and workers not in (None, len(shares)):
+        shares = None if shares is None else list_of("shares", shares)
+        if shares is not None and workers is not None and whole_number("workers", workers) != len(shares):
             raise UserError(f"workers={workers} and shares of {len(shares)}; leave workers out")
         self._native = Native(
             "DistributedSampler",
             len(self.dataset),
-            order,
+            text_of("order", order),
             self.num_replicas if workers is None else whole_number("workers", workers, least=1),
-            None if shares is None else [_share(number, share) for number, share in enumerate(shares)],
+            None if shares is None else [whole_numbers(f"the share of worker {w}", s) for w, s in enumerate(shares)],
             self.seed,
             "" if self._group is None else self._group.group_name,
             _milliseconds(timeout),
-            overlap,
+            flag_of("overlap", overlap),
             -1 if hold_limit is None else whole_number("hold_limit", hold_limit, least=0),
-            [list(shape) for shape in shapes],
+            shapes_of(shapes),
         )
         self._hosted = range(self._native.first_worker(), self._native.first_worker() + self._native.hosted())
         self._unit = int(self._native.unit())
@@ -236,7 +239,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             self._refuse_mixed(self._block)
         given = self._oldest_unit("observe_microbatch")
         if not given[0].repeats:
-            self._native.observe_microbatch(given[0].worker, list(parameters))
+            self._native.observe_microbatch(given[0].worker, list_of("parameters", parameters))
         self._observed(given)
         self._batch = 2  # a loader that drops a short batch may leave out the short unit, and no other
         self._round()
@@ -367,7 +370,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         says what changed. With `replay` it goes on at the first example of the same epoch, for loops that skip the
         batches that were trained on.
         """
-        kinds = from_entries(state)
+        kinds = from_entries(entries_of(state))
         self._require_whole_units(kinds[0], kinds[3])
         before = self._handed_out(kinds[0], kinds[3])
         text = self._native.load(*kinds)
@@ -394,11 +397,11 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Collective: rank 0 writes global_state_dict() as a file that C++ and ``cdgrab inspect`` read too."""
         self._tell()
-        self._native.save_file(os.fspath(path), self.rank == 0)
+        self._native.save_file(path_of(path), self.rank == 0)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read a file that save() or C++ wrote; on all ranks."""
-        self.load_state_dict(to_entries(self._native.read_file(os.fspath(path))))
+        self.load_state_dict(to_entries(self._native.read_file(path_of(path))))
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -427,7 +430,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             integers.update(dict.fromkeys(keys, 0))
         before = [0] * max(self.workers, len(keys))
         for key in keys:
-            before[int(key.split(".")[1])] = integers[key]
+            worker = key.split(".")[1]
+            if not worker.isdecimal() or int(worker) >= len(before):
+                raise StateMismatch(f"{key!r}: workers are numbered from 0 on; this is not a state that cdgrab made")
+            before[int(worker)] = integers[key]
         return before
 
     def _assume_others(self, state: dict[str, Any]) -> None:
@@ -543,17 +549,18 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         if (count is None) == (indices is None):
             raise UserError(f"{where} takes batch_size or indices=, one of the two")
         if indices is None:
-            if not 1 <= int(count) <= len(self._given):  # type: ignore[arg-type]
+            count = whole_number("batch_size", count)
+            if not 1 <= count <= len(self._given):
                 raise UserError(
                     f"{where}: a batch of {count}, and {len(self._given)} examples are handed out and not observed; "
                     "observe every batch once, in the loader's sequence, or name the examples: indices="
                 )
-            return [self._given[k] for k in range(int(count))]  # type: ignore[arg-type]
+            return [self._given[k] for k in range(count)]
         places: dict[int, deque[Given]] = {}
         for given in self._given:
             places.setdefault(given.example, deque()).append(given)
         found = []
-        for example in torch.as_tensor(indices, dtype=torch.int64).tolist():
+        for example in whole_numbers("indices", indices).reshape(-1).tolist():
             here = places.get(example)
             found.append(here.popleft() if here else Given(int(self._native.owner(example)), example, False))
         return found
@@ -613,13 +620,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         per_sample_grads: torch.Tensor | Mapping[str, torch.Tensor] | Sequence[torch.Tensor],
         indices: Sequence[int] | torch.Tensor | None,
     ) -> None:
-        if isinstance(per_sample_grads, torch.Tensor):
-            rows = [per_sample_grads]
-        elif isinstance(per_sample_grads, Mapping):
-            rows = list(per_sample_grads.values())
-        else:
-            rows = list(per_sample_grads)
-        if not rows or any(row.dim() == 0 for row in rows):
+        rows = rows_of(per_sample_grads)
+        if not rows or any(not isinstance(row, torch.Tensor) or row.dim() == 0 for row in rows):
             raise UserError("step: no gradients, or one without rows; one row per example, B x d or B x .., is needed")
         given = self._outstanding(None if indices is not None else len(rows[0]), indices, "step")
         if len(given) != len(rows[0]):
@@ -701,7 +703,8 @@ def count_as_observed(integers: Mapping[str, int], tensors: dict[str, torch.Tens
     for key, value in integers.items():
         if key.startswith("worker.") and key.endswith(".handed_out"):
             codes = key.replace("handed_out", "codes")
-            tensors[codes] = with_observed(tensors[codes], value)
+            if codes in tensors:
+                tensors[codes] = with_observed(tensors[codes], value)
 
 
 def _padding(padding: str | None, drop_last: bool) -> str:
@@ -711,13 +714,6 @@ def _padding(padding: str | None, drop_last: bool) -> str:
         allowed = "'drop' goes with drop_last=True" if drop_last else f"{', '.join(map(repr, _PADDINGS))} are allowed"
         raise UserError(f"padding is {padding!r}; {allowed}")
     return padding
-
-
-def _share(worker: int, examples: Sequence[int]) -> torch.Tensor:
-    share = torch.as_tensor(examples)
-    if len(share) and (share.is_floating_point() or share.dtype == torch.bool):
-        raise UserError(f"the share of worker {worker} holds {share.dtype}; numbers of examples are whole")
-    return share.to(torch.int64)
 
 
 def _milliseconds(timeout: float | datetime.timedelta) -> int:

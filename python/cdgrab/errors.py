@@ -36,6 +36,10 @@ class InvariantError(Error, RuntimeError):
 
 _KINDS = {kind.__name__: kind for kind in (UserError, FileError, StateMismatch, CommunicationError, InvariantError)}
 _MESSAGE = re.compile(r"cdgrab\.(\w+): (.*)", re.DOTALL)
+# What torch says of an argument that it cannot hand over.
+_WRONG_TYPE = re.compile(
+    r"(\w+)\(\)\s+Expected a value of type '([^']+)' for argument .* but instead found type '([^']+)'"
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,13 +51,25 @@ def translated(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except RuntimeError as error:
-            found = _MESSAGE.search(str(error))
-            if found is None or found[1] not in _KINDS:
+        except (RuntimeError, TypeError) as error:
+            kind = _of_kind(str(error))
+            if kind is None:
                 raise
-            raise _KINDS[found[1]](found[2].strip()) from None
+            raise kind from None
 
     return call  # type: ignore[return-value]
+
+
+def _of_kind(text: str) -> Error | None:
+    """The exception that a message of the library's, or torch's about our arguments, stands for."""
+    wrong = _WRONG_TYPE.search(text)
+    if wrong is not None:
+        where = "" if wrong[1] == "__init__" else f"{wrong[1]}: "
+        return UserError(f"{where}an argument of type {wrong[3]} where {wrong[2]} is needed")
+    found = _MESSAGE.search(text)
+    if found is None or found[1] not in _KINDS:
+        return None
+    return _KINDS[found[1]](found[2].strip())
 
 
 def whole_number(name: str, value: object, least: int = -(2**63)) -> int:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from cdgrab._arguments import list_of, text_of
 from cdgrab._native import Native, observe_options, with_rows
+from cdgrab.errors import UserError, whole_number
 
 Parameters = torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | None
 Direction = Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
@@ -48,13 +50,15 @@ class GradientGeometry:
 
         In a batch that is one axis of rows (packed, ragged), row r is of example `example_of_row[r]` of the batch.
         """
-        self._native.observe(loss, batch_size, with_rows(self._options, example_of_row))
+        count = whole_number("batch_size", batch_size, least=0)
+        self._native.observe(loss, count, with_rows(self._options, example_of_row))
 
     def compute(
         self, loss: torch.Tensor, batch_size: int, *, example_of_row: Sequence[int] | torch.Tensor | None = None
     ) -> GradientGeometry:
         """Reads them in a backward of its own; returns the geometry itself."""
-        self._native.compute(loss, batch_size, with_rows(self._options, example_of_row))
+        count = whole_number("batch_size", batch_size, least=0)
+        self._native.compute(loss, count, with_rows(self._options, example_of_row))
         return self
 
     def gram(self) -> torch.Tensor:
@@ -75,6 +79,8 @@ class GradientGeometry:
                 [2.],
                 [4.]])
         """
+        if not isinstance(other, GradientGeometry):
+            raise UserError(f"cross takes a GradientGeometry, not a {type(other).__name__}")
         return self._native.cross(other._native.object)  # type: ignore[no-any-return]
 
     def norms(self) -> torch.Tensor:
@@ -97,7 +103,7 @@ class GradientGeometry:
         """
         if isinstance(direction, Mapping):
             return self._native.inner_named(dict(direction))  # type: ignore[no-any-return]
-        return self._native.inner(list(direction))  # type: ignore[no-any-return]
+        return self._native.inner(list_of("direction", direction))  # type: ignore[no-any-return]
 
     def weighted_sum(self, weights: torch.Tensor) -> list[torch.Tensor]:
         """The sum of weights[i] times the gradient of example i: one tensor per parameter, of its shape and type.
@@ -143,7 +149,7 @@ class GradientGeometry:
         """
         out = GradientGeometry.__new__(GradientGeometry)
         out._options = self._options
-        out._native = Native.of(self._native.part(pattern))
+        out._native = Native.of(self._native.part(text_of("pattern", pattern)))
         return out
 
     def rows(self) -> torch.Tensor:

@@ -12,8 +12,20 @@ from typing import Any
 import torch
 import torch.utils.data
 
+from cdgrab._arguments import (
+    entries_of,
+    flag_of,
+    list_of,
+    numbers_of,
+    path_of,
+    rows_of,
+    shapes_of,
+    size_of,
+    text_of,
+    whole_numbers,
+)
 from cdgrab._native import Native, observe_options, with_rows
-from cdgrab.errors import StateMismatch, UserError
+from cdgrab.errors import StateMismatch, UserError, whole_number
 
 _CHUNK = 1 << 16
 _STATE_VERSION = 1
@@ -39,7 +51,7 @@ def from_entries(state: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """And back: integers, numbers, texts and tensors."""
     entries = dict(state)
     version = entries.pop("version", None)
-    if version != _STATE_VERSION:
+    if not isinstance(version, int) or version != _STATE_VERSION:
         raise StateMismatch(
             f"a state of version {version!r}; {_STATE_VERSION} is read: was it made by state_dict() of a sampler?"
         )
@@ -104,22 +116,21 @@ class Sampler(torch.utils.data.Sampler[int]):
         record_norms: bool = False,
         record_timings: bool = False,
     ) -> None:
-        if not isinstance(examples, int):
-            examples = len(examples)
+        examples = size_of("examples", examples)
         if initial_order is not None:
-            initial_order = torch.as_tensor(initial_order, dtype=torch.int64)
+            initial_order = whole_numbers("initial_order", initial_order)
         self._observing = (reduction, batch_axis, parameters, pattern, budget, strict)
         self._options = observe_options(*self._observing)
         self._strict = strict
         self._arguments = (
             examples,
-            order,
-            seed,
+            text_of("order", order),
+            whole_number("seed", seed),
             initial_order,
-            [list(shape) for shape in shapes],
-            record_herding,
-            record_norms,
-            record_timings,
+            shapes_of(shapes),
+            flag_of("record_herding", record_herding),
+            flag_of("record_norms", record_norms),
+            flag_of("record_timings", record_timings),
         )
         self._native = Native("Sampler", *self._arguments)
         self._batch = 0  # units; fewer that are not observed may be a tail that the loader dropped; 0: not known yet
@@ -160,12 +171,13 @@ class Sampler(torch.utils.data.Sampler[int]):
         if (batch_size is None) == (indices is None):
             raise UserError("observe takes batch_size or indices=, one of the two")
         if indices is not None:
-            named = torch.as_tensor(indices, dtype=torch.int64)
+            named = whole_numbers("indices", indices)
             self._native.observe_named(loss, named, options)
             self._batch = len(named)
         else:
-            self._native.observe(loss, int(batch_size), options)  # type: ignore[arg-type]
-            self._batch = int(batch_size)  # type: ignore[arg-type]
+            count = whole_number("batch_size", batch_size, least=0)
+            self._native.observe(loss, count, options)
+            self._batch = count
 
     def step(
         self,
@@ -175,13 +187,8 @@ class Sampler(torch.utils.data.Sampler[int]):
     ) -> None:
         """Take per-example gradients that you have: B x d, or a dict or list of B x .. tensors, one per parameter."""
         self._tell()
-        if isinstance(per_sample_grads, torch.Tensor):
-            rows = [per_sample_grads]
-        elif isinstance(per_sample_grads, Mapping):
-            rows = list(per_sample_grads.values())
-        else:
-            rows = list(per_sample_grads)
-        named = None if indices is None else torch.as_tensor(indices, dtype=torch.int64)
+        rows = rows_of(per_sample_grads)
+        named = None if indices is None else whole_numbers("indices", indices)
         self._native.observe_gradients(rows, named)
         self._batch = len(rows[0])
 
@@ -192,12 +199,12 @@ class Sampler(torch.utils.data.Sampler[int]):
         examples, and no others, have been accumulated. A short last unit is always the last of an epoch.
         """
         self._tell()
-        self._native.observe_microbatch(list(parameters))
+        self._native.observe_microbatch(list_of("parameters", parameters))
         self._batch = 2  # a loader that drops a short batch may leave out the short unit, and no other
 
     def set_scores(self, scores: torch.Tensor | Sequence[float]) -> None:
         """For the order ``score``: one number per unit, ascending in the next epoch."""
-        self._native.set_scores(torch.as_tensor(scores, dtype=torch.float64))
+        self._native.set_scores(numbers_of("scores", scores))
 
     def set_epoch(self, epoch: int) -> None:
         """Advisory, for frameworks that call it: the order is state, and no function of the epoch's number."""
@@ -278,7 +285,7 @@ class Sampler(torch.utils.data.Sampler[int]):
         and the loader drops it, with the next epoch. With `replay` it goes on at the first example of the same epoch,
         for loops that skip the batches that were trained on.
         """
-        entries = dict(state)
+        entries = entries_of(state)
         trained = entries.pop("trained", None)
         kinds = from_entries(entries)
         if not (isinstance(trained, int) and 0 <= trained <= len(self)):
@@ -294,11 +301,11 @@ class Sampler(torch.utils.data.Sampler[int]):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state as a file that C++ and ``cdgrab inspect`` read too."""
         self._tell()
-        self._native.save_file(os.fspath(path))
+        self._native.save_file(path_of(path))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read a file that save() or C++ wrote."""
-        self._native.load_file(os.fspath(path))
+        self._native.load_file(path_of(path))
         self._yielded = 0
         self._iterator = None
         self._native.seek(*self._native.trained_position())
@@ -453,7 +460,10 @@ class BatchSampler(torch.utils.data.BatchSampler):
     def __init__(self, sampler: Sampler, batch_size: int, drop_last: bool = False) -> None:
         if not isinstance(sampler, Sampler):
             raise UserError(f"a {type(sampler).__name__}; cdgrab.BatchSampler takes a cdgrab.Sampler")
-        super().__init__(sampler, batch_size, drop_last)
+        try:
+            super().__init__(sampler, batch_size, drop_last)
+        except ValueError as error:
+            raise UserError(str(error)) from None
         self.sampler: Sampler = sampler
 
     def __iter__(self) -> _BatchIterator:
@@ -490,4 +500,6 @@ class _BatchIterator(Iterator[list[int]]):
         return {"epoch": epoch, "handed_out": handed_out}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        self._iterator.seek(state["epoch"], state["handed_out"])
+        entries = entries_of(state)
+        place = [whole_number(key, entries.get(key), least=0) for key in ("epoch", "handed_out")]
+        self._iterator.seek(*place)

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cdgrab/error.hpp"
+
 namespace cdgrab {
 
 Queue::Queue(bool behind, std::size_t limit)
@@ -29,10 +31,22 @@ Queue::~Queue() {
   shared_->thread.join();
 }
 
+void Queue::require_thread() const {
+  if (!shared_->thread.joinable() || process_ == getpid()) return;
+  throw UserError(
+      "DistributedSampler",
+      "overlap=true in a process that was forked from the one that made the sampler; its rounds run "
+      "on a thread that stayed there: make a sampler here, or leave overlap out");
+}
+
 void Queue::put(std::function<void()> job) {
+  require_thread();
   Shared& s = *shared_;
   std::unique_lock lock(s.mutex);
-  if (behind_ && !s.thread.joinable()) s.thread = std::thread([this] { work(); });
+  if (behind_ && !s.thread.joinable()) {
+    process_ = getpid();
+    s.thread = std::thread([this] { work(); });
+  }
   s.changed.wait(lock, [&] { return s.failure != nullptr || s.jobs.size() < limit_; });
   if (s.failure != nullptr) std::rethrow_exception(s.failure);
   if (behind_) {
@@ -46,6 +60,7 @@ void Queue::put(std::function<void()> job) {
 }
 
 void Queue::drain() {
+  require_thread();
   Shared& s = *shared_;
   std::unique_lock lock(s.mutex);
   s.changed.wait(lock, [&] { return s.failure != nullptr || (s.jobs.empty() && !s.busy); });

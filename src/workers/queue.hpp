@@ -31,6 +31,8 @@ class Queue {
   void drain();
 
  private:
+  /// Throws UserError in a process that was forked: nobody there would do the jobs, nor tell.
+  void require_thread() const;
   void run(std::function<void()>& job);
   void work();
 

@@ -8,14 +8,20 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
-#include <numeric>
 #include <string>
+#include <vector>
 
-#include "cdgrab/error.hpp"
 #include "cdgrab/state.hpp"
 #include "fuzz/script.hpp"
 
 namespace cdgrab::fuzz {
+
+/// Small and whole, for vectors to observe.
+inline std::vector<float> numbers(std::size_t count) {
+  std::vector<float> out(count);
+  for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<float>(i * i % 7) - 3.0F;
+  return out;
+}
 
 /// An array of as many bytes as are there, cut to whole elements, in one dimension or in two.
 inline Array reshaped(Array array, DType dtype, std::size_t elements, bool two) {

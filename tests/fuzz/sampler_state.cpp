@@ -34,17 +34,11 @@ constexpr std::array<std::string_view, 16> kSpecs = {"pair",
                                                      "block-reversal; block=4",
                                                      "pair; sketch=sparse:2"};
 
-std::vector<float> rows_of(std::size_t count) {
-  std::vector<float> rows(count * kDim);
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i * i % 7) - 3.0F;
-  return rows;
-}
-
 /// Hands out so many examples and observes so many units of those that wait.
 void step(Sampler& sampler, std::size_t handed, std::size_t observed) {
   sampler.next(handed);
   observed = std::min(observed, sampler.outstanding());
-  const std::vector<float> rows = rows_of(observed);
+  const std::vector<float> rows = fuzz::numbers(observed * kDim);
   sampler.observe(Rows<float>{rows.data(), observed, kDim});
 }
 

@@ -21,16 +21,10 @@ constexpr std::array<std::string_view, 6> kSpecs = {
     "cd-pair",         "cd-pair; sign=halving",  "cd-pair; unit=2",
     "id-pair; unit=2", "id-pair; sign=walk,c=3", "d-rr"};
 
-std::vector<float> rows_of(std::size_t count) {
-  std::vector<float> rows(count * kDim);
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i * i % 7) - 3.0F;
-  return rows;
-}
-
 void deposit(DistributedSampler& sampler, std::size_t worker, std::size_t handed, std::size_t observed) {
   sampler.next(worker, handed);
   observed = std::min(observed, sampler.outstanding(worker));
-  const std::vector<float> rows = rows_of(observed);
+  const std::vector<float> rows = fuzz::numbers(observed * kDim);
   sampler.deposit(worker, Rows<float>{rows.data(), observed, kDim});
 }
 

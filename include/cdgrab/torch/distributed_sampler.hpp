@@ -25,6 +25,7 @@
 #include "cdgrab/communicator.hpp"
 #include "cdgrab/distributed_sampler.hpp"
 #include "cdgrab/torch/gradient_geometry.hpp"
+#include "cdgrab/torch/turn.hpp"
 
 namespace cdgrab::torch {
 
@@ -104,6 +105,8 @@ class DistributedSampler : public ::torch::data::samplers::Sampler<> {
   /// The sampler behind the handle: shares, orders, order_hash(), reports, positions, and everything that is
   /// not above.
   [[nodiscard]] cdgrab::DistributedSampler& core();
+  /// What a caller from several threads holds during a call; the backward of an observed loss does by itself.
+  [[nodiscard]] Turn& turn();
   [[nodiscard]] Communicator& communicator();
 
   // ---- states

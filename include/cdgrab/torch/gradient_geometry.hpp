@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cdgrab/torch/parameter_set.hpp"
+#include "cdgrab/torch/turn.hpp"
 
 namespace cdgrab::torch {
 
@@ -66,6 +67,9 @@ class GradientGeometry {
   /// One tensor per parameter, of its shape and type: sum_i weights[i] * (vector of example i). An example
   /// of weight zero is left out, even if its vector is not finite.
   [[nodiscard]] std::vector<at::Tensor> weighted_sum(const at::Tensor& weights) const;
+
+  /// What a caller from several threads holds during a call; the backward of an observed loss does by itself.
+  [[nodiscard]] Turn& turn();
 
   /// The parameters that the loss depends on, in the order in which they were met.
   [[nodiscard]] std::vector<at::Tensor> parameters() const;

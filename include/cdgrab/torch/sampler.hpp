@@ -21,6 +21,7 @@
 
 #include "cdgrab/sampler.hpp"
 #include "cdgrab/torch/gradient_geometry.hpp"
+#include "cdgrab/torch/turn.hpp"
 
 namespace cdgrab::torch {
 
@@ -66,6 +67,8 @@ class Sampler : public ::torch::data::samplers::Sampler<> {
   [[nodiscard]] ObserveTimings timings() const;
   /// The sampler behind the handle: orders, reports, diagnostics, state.
   [[nodiscard]] cdgrab::Sampler& core();
+  /// What a caller from several threads holds during a call; the backward of an observed loss does by itself.
+  [[nodiscard]] Turn& turn();
 
   /// Through torch archives; the same state as core().state().
   void save(::torch::serialize::OutputArchive& archive) const override;
