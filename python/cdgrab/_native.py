@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cdgrab import _build
-from cdgrab._arguments import flag_of, list_of, text_of
+from cdgrab._arguments import flag_of, list_of, text_of, whole_numbers
 from cdgrab.errors import UserError, translated, whole_number
 
 LIBRARY = Path(__file__).parent / "lib" / "libcdgrab_torch.so"
@@ -83,4 +83,4 @@ def with_rows(options: Any, example_of_row: Sequence[int] | torch.Tensor | None)
     """The same options for a batch that is one axis of rows, each of an example."""
     if example_of_row is None:
         return options
-    return translated(options.with_rows)(torch.as_tensor(example_of_row))
+    return translated(options.with_rows)(whole_numbers("example_of_row", example_of_row))
