@@ -21,8 +21,8 @@ struct Factors {
   /// Set if `right` is kept in a smaller form: makes the factor of some examples from theirs, by putting its
   /// numbers, or zeros, into other places.
   std::function<Tensor(const Tensor&)> expand;
-  /// Set with `expand`: what that makes of `right` times a matrix (n, r), as (B, T, r); and its transpose
-  /// times weights (B, T, r), summed over the examples, as (n, r). Neither makes the larger form.
+  /// May be set with `expand`: what that makes of `right` times a matrix (n, r), as (B, T, r); and its
+  /// transpose times weights (B, T, r), summed over the examples, as (n, r). Neither makes the larger form.
   std::function<Tensor(const Tensor& right, const Tensor& matrix)> project;
   std::function<Tensor(const Tensor& right, const Tensor& weights)> pull;
   std::int64_t positions = 0;  ///< T
