@@ -86,8 +86,8 @@ void check_loss(const Tensor& loss, std::int64_t batch) {
                               fmt::join(loss.sizes(), "x"), batch));
 }
 
-/// Parameters of fewer entries are updated sooner than a sum is put aside for them.
-constexpr std::int64_t kWorthASum = 32768;
+/// Smaller parameters are updated sooner than a sum is put aside for them (bench/observe).
+bool is_worth_a_sum(const Use& use) { return use.parameter.numel() >= 262144; }
 
 constexpr const char* kRemedy =
     "Leave these parameters out (ObserveOptions::parameters), or give the vectors themselves to "
@@ -235,8 +235,10 @@ void Observation::watch() {
       node->add_post_hook(std::make_unique<WholeHook>(self, node));
       continue;
     }
-    const bool first_after = (way_.fused || way_.sums) && node->post_hooks().empty() &&
-                             std::any_of(uses.begin(), uses.end(), is_separable);
+    const bool first_after =
+        node->post_hooks().empty() && std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+          return (way_.fused || (way_.sums && is_worth_a_sum(use))) && is_separable(use);
+        });
     if (first_after) node->add_post_hook(std::make_unique<AfterHook>(self, node));
     hook(node, [node = node, first_after](Observation& o, const Hook& own, const variable_list& g) {
       o.visit(node, g, first_after && own.is_last_before(node));
@@ -359,7 +361,7 @@ void Observation::visit(Node* node, const variable_list& gradients, bool alone) 
     if (alone && is_separable(use) && node->task_should_compute_output(use.slot)) {
       if (auto sum = sum_of(one, use))
         sums.emplace_back(use.slot, std::move(*sum));
-      else if (way_.sums && use.parameter.numel() >= kWorthASum && !one.has_rows() && is_private(use))
+      else if (way_.sums && is_worth_a_sum(use) && !one.has_rows() && is_private(use))
         summed_.push_back(&use);
     }
     collect(use, std::move(one), node->name());

@@ -243,9 +243,9 @@ TEST(Fused, AfterABackwardThatBrokeOffTheGraphIsWhole) {
 
 /// A layer large enough for its register to be updated by the sum that its node has computed.
 Step large_layer() {
-  ::torch::nn::Sequential net(::torch::nn::Linear(180, 190), ::torch::nn::Tanh(),
-                              ::torch::nn::Linear(190, 3));
-  return Step::of(models::classifier("large", net, {180}, 3), 23, true);
+  ::torch::nn::Sequential net(::torch::nn::Linear(512, 520), ::torch::nn::Tanh(),
+                              ::torch::nn::Linear(520, 3));
+  return Step::of(models::classifier("large", net, {512}, 3), 23, true);
 }
 
 /// Orders of three epochs from batches of 7, odd ones with a carry; `dense`: by rows in memory.
