@@ -483,9 +483,9 @@ def test_a_sorted_batch_through_a_fused_lstm():
     [
         ([0, 0, 1, 2, 2], r"example_of_row\[3\] is 2; 0 to 1 are allowed, in a batch of 2"),
         ([0, 0, 1, -1, 1], r"example_of_row\[3\] is -1; 0 to 1 are allowed"),
-        ([0.0, 0.0, 1.0, 1.0, 1.0], r"a tensor of Float of shape \(5\); one integer for each row"),
+        ([0.0, 0.0, 1.0, 1.0, 1.0], "example_of_row holds torch.float32; whole numbers are needed"),
         ([[0, 0, 1, 1, 1]], r"a tensor of Long of shape \(1x5\); one integer for each row"),
-        ([True, False, True, True, True], "a tensor of Bool"),
+        ([True, False, True, True, True], "example_of_row holds torch.bool; whole numbers are needed"),
         ([], "one integer for each row"),
         ([0, 0, 1, 1], "no axis of what"),
     ],

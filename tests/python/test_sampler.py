@@ -49,7 +49,7 @@ def test_between_epochs_that_count_nothing_is_read_off_a_loss_and_the_order_is_k
     assert epochs[1] != epochs[0]
     assert epochs[2] == epochs[1]
     assert epochs[3] != epochs[2]
-    assert sampler.missed_backwards == 0
+    assert sampler.missed_backwards() == 0
 
 
 def test_workers_and_chunks_do_not_change_the_order(monkeypatch):

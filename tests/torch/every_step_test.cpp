@@ -49,16 +49,9 @@ void train(const World& world, Sampler& sampler, const std::vector<std::size_t>&
   sampler.observe_microbatch(world.model.parameters);
 }
 
-std::vector<Shape> shapes_of(const Case& model) {
-  std::vector<Shape> shapes;
-  for (const Tensor& p : model.parameters) shapes.emplace_back(p.sizes().begin(), p.sizes().end());
-  return shapes;
-}
-
 class GhostPlay {
  public:
-  GhostPlay(const World& world, const std::string& spec)
-      : world_(world), sampler_(world.examples, spec, {.shapes = shapes_of(world.model)}) {}
+  GhostPlay(const World& world, const std::string& spec) : world_(world), sampler_(world.examples, spec) {}
 
   [[nodiscard]] bool over() {
     return sampler_.core().epoch() == 1 && sampler_.core().position().handed_out == world_.examples;
@@ -102,7 +95,7 @@ TEST(TorchResumeAtEveryStep, OfEveryBalancerOnGradientsThatAreNotFormed) {
   for (const char* text :
        {"pair", "pair; tie=minus", "pair; sign=walk,c=3", "pair; sign=halving", "pair; normalize", "mean",
         "mean; sign=walk,c=3", "mean; centring=ema", "batch", "recursive; depth=1", "recursive-pair; depth=1",
-        "pair; sketch=kron:2", "mean; sketch=gauss:5", "rr", "greedy"})
+        "pair; sketch=kron:2", "pair; sketch=pca:2", "mean; sketch=gauss:5", "mean; every=2", "rr", "greedy"})
     for (const std::size_t unit : {1UL, 2UL, 3UL})
       for (const bool deep : {false, true}) {
         if (deep && !torture::at_length()) continue;

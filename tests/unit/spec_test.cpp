@@ -269,7 +269,7 @@ TEST(Spec, EveryDescribedWordParses) {
     }
   }
   EXPECT_EQ(names, 17U);
-  EXPECT_EQ(options, 17U);
+  EXPECT_EQ(options, 18U);
 }
 
 // ---- properties on random specs
