@@ -36,6 +36,14 @@ void* operator new(std::size_t size) {
   }
   return place;
 }
+// A sanitizer has one of its own, whose memory delete below would not know.
+void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* place) noexcept {
   held -= malloc_usable_size(place);
   std::free(place);

@@ -17,8 +17,8 @@
 namespace cdgrab {
 namespace {
 
-constexpr std::size_t kExamples = 8;
-constexpr std::size_t kDim = 2;
+constexpr std::size_t kFewExamples = 8;
+constexpr std::size_t kFewNumbers = 2;
 
 struct Lie {
   std::string spec;
@@ -52,10 +52,10 @@ TEST(HostileState, ASamplerRefusesNumbersThatDoNotFitTogether) {
   };
   for (const auto& [text, named, change] : lies) {
     SCOPED_TRACE(text + ", " + named);
-    Sampler sampler(kExamples, parse_spec(text));
-    const std::vector<float> rows(3 * kDim, 1.0F);
+    Sampler sampler(kFewExamples, parse_spec(text));
+    const std::vector<float> rows(3 * kFewNumbers, 1.0F);
     sampler.next(3);
-    sampler.observe(Rows<float>{rows.data(), 3, kDim});
+    sampler.observe(Rows<float>{rows.data(), 3, kFewNumbers});
     State state = sampler.state();
     change(state);
     EXPECT_NE(test::message_of<StateMismatch>([&] { sampler.load(state); }).find(named), std::string::npos);
@@ -83,11 +83,11 @@ TEST(HostileState, ASamplerOfManyWorkersRefusesWhatItsOwnWordsContradict) {
   for (const auto& [text, named, change] : lies) {
     SCOPED_TRACE(text + ", " + named);
     SelfCommunicator alone;
-    DistributedSampler sampler(Shares::strided(kExamples, 2), parse_spec(text), alone);
-    const std::vector<float> rows(3 * kDim, 1.0F);
+    DistributedSampler sampler(Shares::strided(kFewExamples, 2), parse_spec(text), alone);
+    const std::vector<float> rows(3 * kFewNumbers, 1.0F);
     for (std::size_t worker = 0; worker < 2; ++worker) {
       sampler.next(worker, 3);
-      sampler.deposit(worker, Rows<float>{rows.data(), 3, kDim});
+      sampler.deposit(worker, Rows<float>{rows.data(), 3, kFewNumbers});
     }
     const State before = sampler.local_state();
     State state = before;
