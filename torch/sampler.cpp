@@ -45,8 +45,10 @@ class Sampler::Impl : public std::enable_shared_from_this<Impl> {
   /// They are as the geometry has them.
   void set_and_observe(Observed&& observed, const std::vector<Index>& examples);
   [[nodiscard]] std::vector<Index> oldest(std::size_t count);
-  /// Rows in memory may be wanted for a diagnosis, too.
-  [[nodiscard]] bool needs_vectors() const { return geometry_ == nullptr || core_.needs_vectors(); }
+  /// They may be wanted for a diagnosis, too.
+  [[nodiscard]] bool needs_vectors() const {
+    return geometry_ == nullptr || records_vectors_ || core_.needs_vectors();
+  }
 
   bool record_timings_;
   bool records_vectors_;
@@ -109,7 +111,7 @@ void Sampler::Impl::observe_now(Observed&& observed, const std::vector<Index>& e
   Observed sketched = sketch_all(sketched_->sketcher(), core_.epoch(), observed);
   if (!records_vectors_) return set_and_observe(std::move(sketched), examples);
   const at::Tensor matrix = rows_.of(observed, "Sampler::observe");
-  sketched_->set_block(std::move(sketched));
+  if (core_.needs_vectors()) sketched_->set_block(std::move(sketched));
   visit_rows(matrix, [&](const auto& rows) { core_.observe_block(rows, examples); });
 }
 

@@ -251,7 +251,7 @@ TEST(PcaOfFactors, TheMapsStayWithinAnEpochAndChangeWithIt) {
 }
 
 TEST(SketchOfFactors, RecordingWholeVectorsChangesNoOrder) {
-  for (const char* spec : {"pair; sketch=kron:3", "pair; sketch=pca:3"}) {
+  for (const char* spec : {"pair; sketch=kron:3", "pair; sketch=pca:3", "pair; sketch=kron:3; every=2"}) {
     ::torch::manual_seed(4);
     const Case c = models::lenet();
     make_wide(c);
