@@ -21,6 +21,18 @@ inline constexpr std::uint64_t kShare = 1;
 #endif
 constexpr std::uint64_t number_of(std::uint64_t cases) { return cases / kShare; }
 
+/// Orders that do not balance.
+inline const std::vector<std::string> kBaselines = {"rr",
+                                                    "so",
+                                                    "fixed",
+                                                    "flipflop",
+                                                    "block-reversal; block=5",
+                                                    "block-reversal; block=3; reverse=no",
+                                                    "block-reversal; reshuffle=no",
+                                                    "swr",
+                                                    "greedy",
+                                                    "score"};
+
 /// Draws in sequence, from a seed.
 class Dice {
  public:

@@ -12,23 +12,13 @@ namespace {
 using cases::Dice;
 
 std::string any_spec(Dice& dice) {
-  static const std::vector<std::string> kBaselines = {"rr",
-                                                      "so",
-                                                      "fixed",
-                                                      "flipflop",
-                                                      "block-reversal; block=5",
-                                                      "block-reversal; block=3; reverse=no",
-                                                      "block-reversal; reshuffle=no",
-                                                      "swr",
-                                                      "greedy",
-                                                      "score"};
   static const std::vector<std::string> kInexact = {
       "mean; centring=ema",   "pair; normalize",       "recursive; depth=2; normalize",
       "pair; sketch=gauss:3", "mean; sketch=sparse:4", "batch; sketch=kron:2"};
   std::string text;
   switch (dice.roll(4)) {
     case 0:
-      text = dice.pick(kBaselines);
+      text = dice.pick(cases::kBaselines);
       break;
     case 1:
       text = dice.pick(kInexact);

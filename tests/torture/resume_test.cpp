@@ -176,20 +176,9 @@ const std::vector<std::string> kBalancing = {
     "recursive-pair; depth=2; sign=walk,c=3",
     "recursive-pair; depth=1; normalize; tie=minus",
 };
-const std::vector<std::string> kOfRowsAlone = {"pair; sketch=gauss:3",
-                                               "mean; sketch=sparse:4",
-                                               "recursive-pair; depth=1; sketch=kron:2",
-                                               "batch; sketch=kron:2; sign=walk,c=3",
-                                               "rr",
-                                               "so",
-                                               "fixed",
-                                               "flipflop",
-                                               "block-reversal; block=5",
-                                               "block-reversal; block=3; reverse=no",
-                                               "block-reversal; reshuffle=no",
-                                               "swr",
-                                               "greedy",
-                                               "score"};
+const std::vector<std::string> kSketched = {"pair; sketch=gauss:3", "mean; sketch=sparse:4",
+                                            "recursive-pair; depth=1; sketch=kron:2",
+                                            "batch; sketch=kron:2; sign=walk,c=3"};
 const std::vector<std::string> kOfManyWorkers = {"cd-pair",
                                                  "cd-pair; tie=minus",
                                                  "cd-pair; sign=walk,c=3",
@@ -243,7 +232,10 @@ TEST(ResumeAtEveryStep, OfEveryBalancerOnProductsAlone) {
 TEST(ResumeAtEveryStep, OfEveryBalancerOnVectorsInPieces) {
   check_all(kBalancing, maker_of<suite::CompositeMaker>(), false);
 }
-TEST(ResumeAtEveryStep, OfSketchesAndOfOrdersThatDoNotBalance) { check_all(kOfRowsAlone, kNone, false); }
+TEST(ResumeAtEveryStep, OfSketchesAndOfOrdersThatDoNotBalance) {
+  check_all(kSketched, kNone, false);
+  check_all(cases::kBaselines, kNone, false);
+}
 
 TEST(ResumeAtEveryStep, WithWhatDiagnosticsRecord) {
   check_all({"pair", "mean", "rr"}, kNone, true, {.seed = 3, .record_herding = true, .record_norms = true});
