@@ -43,6 +43,8 @@ void by_examples(const Factors& f, Visit visit) {
 /// (B, count, n). A beta of 0 means that they hold nothing yet, or zeros for a lookup.
 void add_rows(const Tensor& rows, const Factors& f, std::int64_t first, double beta, double alpha) {
   const std::int64_t count = rows.size(1);
+  if (f.form && count == f.m && beta == 0.0 && rows.scalar_type() == at::kFloat)
+    return f.form(f.left, f.right, alpha, rows);
   if (!f.is_lookup()) {
     by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
       rows.slice(0, begin, end)
@@ -212,6 +214,7 @@ Factors Factors::examples(std::int64_t begin, std::int64_t end) const {
   part.expand = nullptr;
   part.project = nullptr;
   part.pull = nullptr;
+  part.form = nullptr;
   return part;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sketcher.hpp"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "cdgrab/error.hpp"
+#include "kernels/projection.hpp"
 
 namespace cdgrab::torch {
 namespace {
@@ -29,13 +31,48 @@ Factors factors_of_rows(const Tensor& rows, std::int64_t m, std::int64_t n) {
   return Factors::of_lookup(indices, rows.reshape({batch, m, n}), m);
 }
 
+/// Columns from which on a BLAS is as fast as the kernel.
+constexpr std::int64_t kFewColumns = 64;
+/// Rows that are worth a thread's while.
+constexpr std::int64_t kGrain = 256;
+
+/// A product (N, n) x (n, r), with few columns and many rows.
+Tensor times(const Tensor& matrix, const Tensor& map) {
+  const bool covered = matrix.is_cpu() && matrix.scalar_type() == at::kFloat &&
+                       map.scalar_type() == at::kFloat && map.size(1) <= kFewColumns;
+  if (!covered) return at::mm(matrix, map);
+  const Tensor weights = map.contiguous();
+  Tensor out = at::empty({matrix.size(0), map.size(1)}, matrix.options());
+  const auto* first = matrix.const_data_ptr<float>();
+  at::parallel_for(0, matrix.size(0), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
+    kernels::project({.first = first + begin * matrix.stride(0),
+                      .rows = size(end - begin),
+                      .columns = size(matrix.size(1)),
+                      .row_stride = size(matrix.stride(0)),
+                      .column_stride = size(matrix.stride(1))},
+                     weights.const_data_ptr<float>(), size(map.size(1)),
+                     out.mutable_data_ptr<float>() + begin * map.size(1));
+  });
+  return out;
+}
+
+/// (B, T, n) and (n, r) -> (B, T, r); without a copy, whatever the layout.
+Tensor times_each(const Tensor& factor, const Tensor& map) {
+  const std::vector<std::int64_t> shape = {factor.size(0), factor.size(1), map.size(1)};
+  if (factor.size(1) == 1 || factor.stride(0) == factor.size(1) * factor.stride(1))
+    return times(flat(factor), map).view(shape);
+  std::vector<Tensor> all;
+  for (std::int64_t b = 0; b < factor.size(0); ++b) all.push_back(times(factor.select(0, b), map));
+  return at::stack(all);
+}
+
 Tensor project_left(const Factors& f, const Tensor& map) {
   if (f.is_lookup()) {
     const Tensor rows = map.defined() ? map : at::eye(f.m, f.right.options());
     return rows.index_select(0, f.indices.reshape({-1})).view({f.batch(), f.positions, -1});
   }
-  if (!map.defined()) return f.left;
-  return at::mm(flat(f.left), map).view({f.batch(), f.positions, -1});
+  return map.defined() ? times_each(f.left, map) : f.left;
 }
 
 Tensor expanded_right(const Factors& f) { return f.expand ? f.examples(0, f.batch()).right : f.right; }
@@ -43,12 +80,12 @@ Tensor expanded_right(const Factors& f) { return f.expand ? f.examples(0, f.batc
 Tensor project_right(const Factors& f, const Tensor& map) {
   if (!map.defined()) return expanded_right(f);
   if (f.project) return f.project(f.right, map);
-  return at::mm(flat(expanded_right(f)), map).view({f.batch(), f.positions, -1});
+  return times_each(expanded_right(f), map);
 }
 
 /// (m, r): sum over examples and positions of left^T weights (B, T, r).
 Tensor pull_left(const Factors& f, const Tensor& weights) {
-  if (!f.is_lookup()) return at::mm(flat(f.left).t(), flat(weights));
+  if (!f.is_lookup()) return times(flat(f.left).t(), flat(weights));
   return at::zeros({f.m, weights.size(-1)}, weights.options())
       .index_add_(0, f.indices.reshape({-1}), flat(weights));
 }
@@ -56,7 +93,7 @@ Tensor pull_left(const Factors& f, const Tensor& weights) {
 /// (n, r): the same with right.
 Tensor pull_right(const Factors& f, const Tensor& weights) {
   if (f.pull) return f.pull(f.right, weights);
-  return at::mm(flat(expanded_right(f)).t(), flat(weights));
+  return times(flat(expanded_right(f)).t(), flat(weights));
 }
 
 /// Contiguous, as a state brings it back: products depend on the layout in their last bits.
@@ -175,6 +212,8 @@ Sketcher::Projected Sketcher::project(const Maps& maps, const Factors& factors) 
   return out;
 }
 
+bool Sketcher::learns_now() const { return learns() && blocks_ % kLearnEvery == 0; }
+
 /// A step of subspace iteration on both sides at once: with C the covariance of what the other side's map
 /// leaves of the gradients, C times the map is added to its sum. Every block counts the same, whatever its
 /// scale; one that is not finite does not count.
@@ -198,8 +237,22 @@ void Sketcher::learn_first(Maps& maps, const Factors& factors) const {
 /// (B, r * r).
 Tensor Sketcher::sketch_use(Maps& maps, const Factors& factors) const {
   const Projected projected = project(maps, factors);
-  if (learns() && blocks_ % kLearnEvery == 0) learn(maps, factors, projected);
+  if (learns_now()) learn(maps, factors, projected);
   return projected.rows.reshape({factors.batch(), -1});
+}
+
+/// The same of rows (B, m * n).
+Tensor Sketcher::sketch_rows(Maps& maps, const Tensor& rows) const {
+  if (learns_now()) return sketch_use(maps, factors_of_rows(rows, maps.m, maps.n));
+  Tensor some = rows.reshape({-1, maps.m, maps.n});
+  if (maps.right.defined()) some = times_each(some, maps.right);
+  if (maps.left.defined()) some = times_each(some.transpose(1, 2), maps.left).transpose(1, 2);
+  return some.reshape({rows.size(0), -1});
+}
+
+/// Whether its rows take less time than the projections of all positions.
+bool Sketcher::is_sooner_formed(const Maps& maps, const Factors& factors) {
+  return factors.form && factors.left.scalar_type() == at::kFloat && maps.m <= 2 * maps.size;
 }
 
 Contribution Sketcher::sketch(const Tensor& parameter, const Contribution& gradients) {
@@ -210,17 +263,18 @@ Contribution Sketcher::sketch(const Tensor& parameter, const Contribution& gradi
   const auto fits = [&](const Factors& f) { return f.m == maps.m && f.n == maps.n; };
   if (!std::all_of(gradients.uses().begin(), gradients.uses().end(), fits))
     return sketch(parameter, Contribution::of_rows(gradients.rows()));
-  std::vector<Factors> uses = gradients.uses();
-  if (gradients.has_rows()) uses.push_back(factors_of_rows(gradients.formed(), maps.m, maps.n));
+  if (gradients.uses().size() == 1 && !gradients.has_rows() && is_sooner_formed(maps, gradients.factors()))
+    return sketch(parameter, Contribution::of_rows(gradients.rows()));
   if (shorter && !maps.known()) {
     draw(maps, number, gradients.options());
-    if (learns()) learn_first(maps, uses.front());
+    if (learns())
+      learn_first(maps, gradients.is_rows() ? factors_of_rows(gradients.formed(), maps.m, maps.n)
+                                            : gradients.factors());
   }
   Tensor rows;
-  for (const Factors& f : uses) {
-    const Tensor one = sketch_use(maps, f);
-    rows = rows.defined() ? rows + one : one;
-  }
+  const auto add = [&](const Tensor& one) { rows = rows.defined() ? rows + one : one; };
+  for (const Factors& f : gradients.uses()) add(sketch_use(maps, f));
+  if (gradients.has_rows()) add(sketch_rows(maps, gradients.formed()));
   return gradients.with_rows(rows);
 }
 

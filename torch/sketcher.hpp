@@ -58,9 +58,12 @@ class Sketcher {
   static Projected project(const Maps& maps, const Factors& factors);
   static void learn(Maps& maps, const Factors& factors, const Projected& projected);
   void load_maps(Maps& maps, const State& state, std::size_t number) const;
+  static bool is_sooner_formed(const Maps& maps, const Factors& factors);
   Tensor sketch_use(Maps& maps, const Factors& factors) const;
+  Tensor sketch_rows(Maps& maps, const Tensor& rows) const;
 
   [[nodiscard]] bool learns() const { return options_.kind == SketchKind::kPca; }
+  [[nodiscard]] bool learns_now() const;
 
   SketchOptions options_;
   std::size_t units_;

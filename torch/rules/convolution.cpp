@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolutions, of any number of dimensions: unfolded, they are matrix products over the positions.
 
+#include "kernels/convolution.hpp"
+
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 
 #include "rules.hpp"
@@ -80,6 +84,50 @@ Tensor filter_gradient(const Tensor& input, const Tensor& weights, const Window&
   return gradient.reshape({size, -1}).t();
 }
 
+/// With fewer positions than these, writing a gradient takes longer than adding it up (bench/observe).
+constexpr std::int64_t kFewPositions = 32;
+
+/// What the kernel has to know; nothing if it does not cover this convolution, or others do better.
+std::optional<kernels::Convolution> covered(const Tensor& seen, const Tensor& placed, const Window& window) {
+  const auto all = [](const std::vector<std::int64_t>& values, std::int64_t value) {
+    return std::all_of(values.begin(), values.end(), [=](std::int64_t each) { return each == value; });
+  };
+  if (window.kernel.size() != 2 || !seen.is_cpu() || !all(window.dilation, 1)) return std::nullopt;
+  const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
+  const kernels::Convolution shape{.inputs = size(seen.size(1)),
+                                   .height = size(seen.size(2)),
+                                   .width = size(seen.size(3)),
+                                   .outputs = size(placed.size(1)),
+                                   .out_height = size(placed.size(2)),
+                                   .out_width = size(placed.size(3)),
+                                   .kernel_height = size(window.kernel[0]),
+                                   .kernel_width = size(window.kernel[1]),
+                                   .stride_height = size(window.stride[0]),
+                                   .stride_width = size(window.stride[1]),
+                                   .padding_height = size(window.padding[0]),
+                                   .padding_width = size(window.padding[1])};
+  if (!kernels::has_filter_gradients(shape.kernel_width) || size(kFewPositions) > shape.positions())
+    return std::nullopt;
+  return shape;
+}
+
+/// Factors::form for examples of this shape.
+void form(const kernels::Convolution& shape, const Tensor& left, const Tensor& right, double alpha,
+          const Tensor& rows) {
+  const Tensor outputs = left.transpose(1, 2).contiguous();
+  const Tensor inputs = right.to(outputs.scalar_type()).contiguous();
+  const auto* g = outputs.const_data_ptr<float>();
+  const auto* x = inputs.const_data_ptr<float>();
+  auto* to = rows.mutable_data_ptr<float>();
+  at::parallel_for(0, rows.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
+    const auto first = static_cast<std::size_t>(begin);
+    kernels::filter_gradients(shape, static_cast<std::size_t>(end - begin),
+                              x + first * shape.inputs * shape.height * shape.width,
+                              g + first * shape.outputs * shape.positions(), static_cast<float>(alpha),
+                              to + first * shape.outputs * shape.filter());
+  });
+}
+
 }  // namespace
 
 /// What is unfolded is kept as it is: unfolded it is as many times larger as the kernel has entries. In a
@@ -105,6 +153,10 @@ Contribution convolution_rule(const Moment& moment) {
       factors.project = [window](const Tensor& x, const Tensor& m) { return convolve(x, m, window); };
       factors.pull = [window](const Tensor& x, const Tensor& w) { return filter_gradient(x, w, window); };
     }
+    if (const auto kernel = covered(seen, placed, window))
+      factors.form = [shape = *kernel](const Tensor& l, const Tensor& r, double alpha, const Tensor& rows) {
+        form(shape, l, r, alpha, rows);
+      };
     auto contribution = Contribution::of_factors(std::move(factors));
     if (moment.layout == Layout{0, 1} && b == moment.batch) return contribution;
     return rows_of_examples(moment, contribution.rows());

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of many rows with a matrix of few columns, which a BLAS takes several reads' time for.
+#pragma once
+
+#include <cstddef>
+
+namespace cdgrab::torch::kernels {
+
+/// Numbers at first[i * row_stride + k * column_stride].
+struct Strided {
+  const float* first;
+  std::size_t rows, columns;
+  std::size_t row_stride, column_stride;
+};
+
+/// out = matrix * map, with map (matrix.columns, size) and out (matrix.rows, size), contiguous.
+void project(const Strided& matrix, const float* map, std::size_t size, float* out);
+
+}  // namespace cdgrab::torch::kernels
