@@ -196,11 +196,11 @@ Sketcher* DistributedSampler::Impl::sketcher(std::size_t worker) {
 
 Shortening DistributedSampler::Impl::shortening(std::size_t worker) {
   if (sketcher(worker) == nullptr) return {};
-  return {[this, worker](const std::vector<Met>& met) { sketcher(worker)->begin_block(core_.epoch(), met); },
-          [weak = weak_from_this(), worker](const Tensor& parameter, const Contribution& gradients) {
-            const auto self = weak.lock();
-            return self == nullptr ? gradients : self->sketcher(worker)->sketch(parameter, gradients);
-          }};
+  const auto of_worker = [weak = weak_from_this(), worker]() -> Sketcher* {
+    const auto self = weak.lock();
+    return self == nullptr ? nullptr : self->sketcher(worker);
+  };
+  return shortening_by(of_worker, core_.epoch());
 }
 
 void DistributedSampler::Impl::deposit(std::size_t worker, Observed&& observed,

@@ -217,7 +217,10 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   observation->budget_ = options.budget;
   observation->finish_ = std::move(finish);
   observation->way_ = std::move(way);
-  if (observation->way_.shortening.shorten) observation->way_.fused = observation->way_.sums = false;
+  if (observation->way_.shortening.shorten) {
+    observation->way_.forms = observation->way_.shortening.forms;
+    observation->way_.sums = false;
+  }
   observation->expect(graph, options.parameters);
   if (observation->way_.shortening.begin) observation->way_.shortening.begin(observation->met());
   observation->watch();

@@ -39,6 +39,7 @@ struct Observed {
 /// Makes gradients shorter as they are read, so that none is held in full; empty: it does not.
 struct Shortening {
   std::function<void(const std::vector<Met>&)> begin;  ///< a backward with these parameters is to come
+  std::function<bool(const Contribution&)> forms;      ///< whether gradients are formed on the way
   std::function<Contribution(const Tensor& parameter, const Contribution&)> shorten;
 };
 
@@ -49,11 +50,11 @@ class Observation : public std::enable_shared_from_this<Observation> {
   struct Way {
     /// Whether gradients are to be formed, within the budget.
     std::function<bool(const Contribution&)> forms = &Contribution::prefers_rows;
-    /// Nodes leave to us what the examples' gradients add up to.
+    /// Nodes leave to us what the examples' gradients add up to, where these are formed.
     bool fused = false;
     /// Contributions are to know the sums that nodes compute, where that is cheap.
     bool sums = false;
-    /// What is made shorter adds up to no weight gradient: this rules out the two above.
+    /// This rules out sums.
     Shortening shortening = {};
   };
 

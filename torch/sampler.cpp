@@ -94,11 +94,11 @@ void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
 }
 
 Shortening Sampler::Impl::shortening() {
-  return {[this](const std::vector<Met>& met) { sketched_->sketcher().begin_block(core_.epoch(), met); },
-          [weak = weak_from_this()](const Tensor& parameter, const Contribution& gradients) {
-            const auto self = weak.lock();
-            return self == nullptr ? gradients : self->sketched_->sketcher().sketch(parameter, gradients);
-          }};
+  const auto sketcher = [weak = weak_from_this()]() -> Sketcher* {
+    const auto self = weak.lock();
+    return self == nullptr ? nullptr : &self->sketched_->sketcher();
+  };
+  return shortening_by(sketcher, core_.epoch());
 }
 
 void Sampler::Impl::observe_now(Observed&& observed, const std::vector<Index>& examples) {

@@ -26,6 +26,20 @@ void SketchedGeometry::load(const State& state) {
   sketcher_ = std::move(loaded);
 }
 
+Shortening shortening_by(std::function<Sketcher*()> sketcher, std::uint64_t epoch) {
+  return {.begin = [=](const std::vector<Met>& met) { sketcher()->begin_block(epoch, met); },
+          .forms =
+              [=](const Contribution& gradients) {
+                const Sketcher* by = sketcher();
+                return by != nullptr && by->forms(gradients);
+              },
+          .shorten =
+              [=](const Tensor& parameter, const Contribution& gradients) {
+                Sketcher* by = sketcher();
+                return by == nullptr ? gradients : by->sketch(parameter, gradients);
+              }};
+}
+
 Observed sketch_all(Sketcher& sketcher, std::uint64_t epoch, const Observed& whole) {
   const at::NoGradGuard no_grad;
   std::vector<Met> met;

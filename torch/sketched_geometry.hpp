@@ -27,6 +27,9 @@ class SketchedGeometry final : public GhostGeometry {
   Sketcher sketcher_;
 };
 
+/// Gradients of a backward in this epoch are to be sketched as they are read; by nobody where `sketcher`
+/// gives null, which it may once the backward has begun.
+Shortening shortening_by(std::function<Sketcher*()> sketcher, std::uint64_t epoch);
 /// What a backward left behind in full, sketched.
 Observed sketch_all(Sketcher& sketcher, std::uint64_t epoch, const Observed& whole);
 /// A row for all parameters, cut into tensors of these shapes; other tensors are left as they are. Throws

@@ -246,13 +246,16 @@ Tensor Sketcher::sketch_rows(Maps& maps, const Tensor& rows) const {
   if (learns_now()) return sketch_use(maps, factors_of_rows(rows, maps.m, maps.n));
   Tensor some = rows.reshape({-1, maps.m, maps.n});
   if (maps.right.defined()) some = times_each(some, maps.right);
-  if (maps.left.defined()) some = times_each(some.transpose(1, 2), maps.left).transpose(1, 2);
+  if (maps.left.defined()) some = times_each(some.transpose(1, 2).contiguous(), maps.left).transpose(1, 2);
   return some.reshape({rows.size(0), -1});
 }
 
-/// Whether its rows take less time than the projections of all positions.
-bool Sketcher::is_sooner_formed(const Maps& maps, const Factors& factors) {
-  return factors.form && factors.left.scalar_type() == at::kFloat && maps.m <= 2 * maps.size;
+bool Sketcher::forms(const Contribution& gradients) const {
+  if (gradients.uses().size() != 1 || gradients.has_rows()) return false;
+  const Factors& f = gradients.factors();
+  if (!f.form || f.options().dtype() != at::kFloat) return false;
+  const auto side = [](std::int64_t length) { return static_cast<std::size_t>(length); };
+  return side(f.m) <= 2 * kron_tensor(options_, units_, {side(f.m), side(f.n)}).size;
 }
 
 Contribution Sketcher::sketch(const Tensor& parameter, const Contribution& gradients) {
@@ -263,8 +266,7 @@ Contribution Sketcher::sketch(const Tensor& parameter, const Contribution& gradi
   const auto fits = [&](const Factors& f) { return f.m == maps.m && f.n == maps.n; };
   if (!std::all_of(gradients.uses().begin(), gradients.uses().end(), fits))
     return sketch(parameter, Contribution::of_rows(gradients.rows()));
-  if (gradients.uses().size() == 1 && !gradients.has_rows() && is_sooner_formed(maps, gradients.factors()))
-    return sketch(parameter, Contribution::of_rows(gradients.rows()));
+  if (forms(gradients)) return sketch(parameter, Contribution::of_rows(gradients.rows()));
   if (shorter && !maps.known()) {
     draw(maps, number, gradients.options());
     if (learns())

@@ -24,6 +24,9 @@ class Sketcher {
   /// A block of these parameters comes, in this epoch. Maps that are learned change with the epoch, and
   /// within one do not.
   void begin_block(std::uint64_t epoch, const std::vector<Met>& parameters);
+  /// Whether it forms them before it makes them shorter, as takes less time than projections of all
+  /// positions.
+  [[nodiscard]] bool forms(const Contribution& gradients) const;
   /// Rows of the sketch's length, in the scale of `gradients`, of a parameter that begin_block() was told of.
   [[nodiscard]] Contribution sketch(const Tensor& parameter, const Contribution& gradients);
   /// The block is over: whether the next one is learned from depends on how many there were.
@@ -58,7 +61,6 @@ class Sketcher {
   static Projected project(const Maps& maps, const Factors& factors);
   static void learn(Maps& maps, const Factors& factors, const Projected& projected);
   void load_maps(Maps& maps, const State& state, std::size_t number) const;
-  static bool is_sooner_formed(const Maps& maps, const Factors& factors);
   Tensor sketch_use(Maps& maps, const Factors& factors) const;
   Tensor sketch_rows(Maps& maps, const Tensor& rows) const;
 

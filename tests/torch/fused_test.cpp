@@ -77,7 +77,8 @@ TEST_P(FusedModels, GradientsAreThePlainOnesToRounding) {
   const Step step = Step::of(models::all()[index], batch, wide);
   const auto plain = step.gradients("");
   const double tolerance = wide ? 1e-12 : 1e-5;
-  for (const char* spec : {"pair; fused", "mean; fused", "recursive-pair; depth=3; fused"})
+  for (const char* spec :
+       {"pair; fused", "mean; fused", "recursive-pair; depth=3; fused", "pair; sketch=pca:4; fused"})
     expect_close(step.gradients(spec), plain, tolerance, step.model.name + ", " + spec);
 }
 
@@ -92,7 +93,8 @@ INSTANTIATE_TEST_SUITE_P(All, FusedModels,
 
 TEST(Fused, OrdersAreThoseOfTheExactWayOverThreeEpochs) {
   for (const std::size_t index : {std::size_t{0}, std::size_t{1}, std::size_t{4}, std::size_t{5}})
-    for (const std::string spec : {"pair", "mean", "recursive-pair; depth=2", "pair; sketch=gauss:16"}) {
+    for (const std::string spec :
+         {"pair", "mean", "recursive-pair; depth=2", "pair; sketch=gauss:16", "pair; sketch=pca:4"}) {
       const auto orders = [&](const std::string& text) {
         ::torch::manual_seed(3);
         const Step data = Step::of(models::all()[index], 23, true);
