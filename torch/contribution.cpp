@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "few_columns.hpp"
+
 namespace cdgrab::torch {
 namespace {
 
@@ -47,8 +49,11 @@ void add_rows(const Tensor& rows, const Factors& f, std::int64_t first, double b
     return f.form(f.left, f.right, alpha, rows);
   if (!f.is_lookup()) {
     by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
-      rows.slice(0, begin, end)
-          .baddbmm_(part.left.slice(2, first, first + count).transpose(1, 2), part.right, beta, alpha);
+      const Tensor to = rows.slice(0, begin, end);
+      const Tensor left = part.left.slice(2, first, first + count);
+      const bool fresh = beta == 0.0 && f.positions > 1;
+      if (fresh && to.is_contiguous() && few_columns_of_rows(left, part.right, alpha, to)) return;
+      to.baddbmm_(left.transpose(1, 2), part.right, beta, alpha);
     });
     return;
   }

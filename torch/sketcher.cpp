@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sketcher.hpp"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,7 +11,7 @@
 #include <utility>
 
 #include "cdgrab/error.hpp"
-#include "kernels/projection.hpp"
+#include "few_columns.hpp"
 
 namespace cdgrab::torch {
 namespace {
@@ -29,32 +28,6 @@ Factors factors_of_rows(const Tensor& rows, std::int64_t m, std::int64_t n) {
   const std::int64_t batch = rows.size(0);
   const Tensor indices = at::arange(m, rows.options().dtype(at::kLong)).expand({batch, m});
   return Factors::of_lookup(indices, rows.reshape({batch, m, n}), m);
-}
-
-/// Columns from which on a BLAS is as fast as the kernel.
-constexpr std::int64_t kFewColumns = 64;
-/// Rows that are worth a thread's while.
-constexpr std::int64_t kGrain = 256;
-
-/// A product (N, n) x (n, r), with few columns and many rows.
-Tensor times(const Tensor& matrix, const Tensor& map) {
-  const bool covered = matrix.is_cpu() && matrix.scalar_type() == at::kFloat &&
-                       map.scalar_type() == at::kFloat && map.size(1) <= kFewColumns;
-  if (!covered) return at::mm(matrix, map);
-  const Tensor weights = map.contiguous();
-  Tensor out = at::empty({matrix.size(0), map.size(1)}, matrix.options());
-  const auto* first = matrix.const_data_ptr<float>();
-  at::parallel_for(0, matrix.size(0), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
-    kernels::project({.first = first + begin * matrix.stride(0),
-                      .rows = size(end - begin),
-                      .columns = size(matrix.size(1)),
-                      .row_stride = size(matrix.stride(0)),
-                      .column_stride = size(matrix.stride(1))},
-                     weights.const_data_ptr<float>(), size(map.size(1)),
-                     out.mutable_data_ptr<float>() + begin * map.size(1));
-  });
-  return out;
 }
 
 /// (B, T, n) and (n, r) -> (B, T, r); without a copy, whatever the layout.

@@ -124,6 +124,7 @@ def ours(rank: int) -> list[Contender]:
         by_spec("exact", "pair"),
         by_spec("fused", "pair; fused"),
         by_spec(f"pca:{rank}", f"pair; sketch=pca:{rank}"),
+        by_spec(f"pca:{rank}+fused", f"pair; sketch=pca:{rank}; fused"),
         by_spec(f"kron:{rank}", f"pair; sketch=kron:{rank}"),
         by_spec("every=2", "pair; every=2"),
         Contender(
