@@ -501,9 +501,12 @@ Tensor Contribution::inner(const Tensor& direction) const {
     const Tensor matrix = direction.reshape({f.m, f.n});
     if (!total.defined()) total = at::zeros({f.batch()}, options());
     by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
-      const Tensor seen = part.is_lookup() ? matrix.index_select(0, part.indices.reshape({-1}))
-                                           : at::mm(flat(part.left), matrix);
-      total.slice(0, begin, end).add_(seen.mul_(flat(part.right)).view({end - begin, -1}).sum(1));
+      // By the right factor: a BLAS reads a matrix that it transposes sooner than one that it does not.
+      const Tensor seen =
+          part.is_lookup()
+              ? matrix.index_select(0, part.indices.reshape({-1})).mul_(flat(part.right))
+              : at::mm(flat(part.right), matrix.t()).mul_(flat(part.left));
+      total.slice(0, begin, end).add_(seen.view({end - begin, -1}).sum(1));
     });
   }
   if (alpha_ != 1.0) total = total * alpha_;
