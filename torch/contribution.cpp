@@ -12,6 +12,9 @@ namespace {
 /// What an intermediate result may take: rows in slices, a factor expanded for some examples.
 constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
 
+/// What stays in a core's cache from one pass to the next.
+constexpr std::size_t kCacheBytes = std::size_t{512} << 10;
+
 std::size_t bytes_of(const Tensor& tensor) { return tensor.defined() ? tensor.nbytes() : 0; }
 
 /// (B, T, n) -> (B*T, n).
@@ -327,9 +330,11 @@ double Contribution::operations_of_cross_by_slices(const Contribution& other) co
   return forming + static_cast<double>(batch() * other.batch()) * static_cast<double>(entries());
 }
 
+bool Contribution::prefers_rows() const { return row_bytes() <= kCacheBytes || saves_work_by_rows(); }
+
 /// By factors: the Gram matrix, the product with one register and its update. By rows: forming them, and
 /// two passes of a pair's products and update that only read memory, each worth about 16 (bench/observe).
-bool Contribution::prefers_rows() const {
+bool Contribution::saves_work_by_rows() const {
   if (has_rows()) return true;
   const Factors& f = factors_.front();
   const double size = static_cast<double>(f.batch()) * static_cast<double>(f.m) * static_cast<double>(f.n);
@@ -502,10 +507,9 @@ Tensor Contribution::inner(const Tensor& direction) const {
     if (!total.defined()) total = at::zeros({f.batch()}, options());
     by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
       // By the right factor: a BLAS reads a matrix that it transposes sooner than one that it does not.
-      const Tensor seen =
-          part.is_lookup()
-              ? matrix.index_select(0, part.indices.reshape({-1})).mul_(flat(part.right))
-              : at::mm(flat(part.right), matrix.t()).mul_(flat(part.left));
+      const Tensor seen = part.is_lookup()
+                              ? matrix.index_select(0, part.indices.reshape({-1})).mul_(flat(part.right))
+                              : at::mm(flat(part.right), matrix.t()).mul_(flat(part.left));
       total.slice(0, begin, end).add_(seen.view({end - begin, -1}).sum(1));
     });
   }

@@ -89,7 +89,8 @@ class Contribution {
   void fold_scales(const Tensor& more, bool into_left);
 
   /// Whether the products and the update by factors cost more than forming rows, if there are none yet, and
-  /// reading them.
+  /// reading them: from memory, or where they may stay in the cache.
+  [[nodiscard]] bool saves_work_by_rows() const;
   [[nodiscard]] bool prefers_rows() const;
   /// Bytes held as factors, and what the rows would take.
   [[nodiscard]] std::size_t factor_bytes() const;

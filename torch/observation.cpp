@@ -89,6 +89,11 @@ void check_loss(const Tensor& loss, std::int64_t batch) {
 /// Smaller parameters are updated sooner than a sum is put aside for them (bench/observe).
 bool is_worth_a_sum(const Use& use) { return use.parameter.numel() >= 262144; }
 
+/// Then adding up the rows takes as many operations as the weight gradient.
+bool is_one_product(const Contribution& gradients) {
+  return gradients.uses().size() == 1 && gradients.factors().positions == 1;
+}
+
 constexpr const char* kRemedy =
     "Leave these parameters out (ObserveOptions::parameters), or give the vectors themselves to "
     "observe_gradients";
@@ -376,7 +381,7 @@ void Observation::visit(Node* node, const variable_list& gradients, bool alone) 
 
 /// What the node need not compute; forms the rows that are wanted anyway.
 std::optional<Tensor> Observation::sum_of(Contribution& contribution, const Use& use) {
-  if (!inverse_.defined()) return std::nullopt;
+  if (!inverse_.defined() || is_one_product(contribution)) return std::nullopt;
   if (way_.forms(contribution)) form_within_budget(contribution);
   if (!contribution.is_rows()) return std::nullopt;
   return sum_on_edge(contribution, inverse_, use);

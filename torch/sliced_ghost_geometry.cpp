@@ -60,7 +60,7 @@ ParameterTable load_table(const State& state) {
 
 bool travels_as_rows(const Contribution& gradients, std::size_t ranks) {
   if (gradients.is_rows() || gradients.has_rows()) return true;
-  if (ranks == 1) return gradients.prefers_rows();
+  if (ranks == 1) return gradients.saves_work_by_rows();
   std::int64_t factors = 0;
   for (const Factors& f : gradients.uses()) {
     const bool columns = by_columns(f.m, f.n);
