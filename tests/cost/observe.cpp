@@ -10,9 +10,9 @@ constexpr std::int64_t kBatch = 8;
 constexpr std::size_t kExamples = 2 * kBatch;
 
 models::Case wide_mlp() {
-  torch::nn::Sequential net(torch::nn::Linear(64, 96), torch::nn::ReLU(), torch::nn::Linear(96, 64),
-                            torch::nn::ReLU(), torch::nn::Linear(64, 10));
-  return models::classifier("MLP", net, {64}, 10);
+  torch::nn::Sequential net(torch::nn::Linear(128, 256), torch::nn::ReLU(), torch::nn::Linear(256, 128),
+                            torch::nn::ReLU(), torch::nn::Linear(128, 10));
+  return models::classifier("MLP", net, {128}, 10);
 }
 
 void count_steps(const char* name, models::Case model) {
