@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of what `pair` gains over random reshuffling is left with a sketch (docs/results.md, Sketches).
 
-Logistic regression, batches of 16, momentum 0.9, cosine rate; prints the regularised loss, and the gain that is kept:
-(loss of rr - loss of the sketch) / (loss of rr - loss of pair).
+Logistic regression, or LeNet-5 on MNIST; batches of 16, momentum 0.9, cosine rate. Prints the regularised loss, and the
+gain that is kept: (loss of rr - loss of the sketch) / (loss of rr - loss of pair).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional
 
 import cdgrab
@@ -45,10 +46,24 @@ def a9a(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.tensor([int(line.startswith("+")) for line in lines])
 
 
-def train(x: torch.Tensor, y: torch.Tensor, order: str, args: argparse.Namespace) -> float:
-    model = torch.nn.Linear(x.shape[1], int(y.max()) + 1)
+def linear(x: torch.Tensor, y: torch.Tensor) -> nn.Module:
+    model = nn.Linear(x.shape[1], int(y.max()) + 1)
     for p in model.parameters():
-        torch.nn.init.zeros_(p)
+        nn.init.zeros_(p)
+    return model
+
+
+def lenet() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Unflatten(1, (1, 28, 28)), nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
+    )
+
+
+def train(x: torch.Tensor, y: torch.Tensor, order: str, args: argparse.Namespace) -> float:
+    torch.manual_seed(args.seed)
+    model = lenet() if args.task == "lenet" else linear(x, y)
     momentum = [torch.zeros_like(p) for p in model.parameters()]
     sampler = cdgrab.Sampler(len(x), order, seed=args.seed)
     steps = len(x) // BATCH
@@ -73,7 +88,7 @@ def train(x: torch.Tensor, y: torch.Tensor, order: str, args: argparse.Namespace
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", choices=["mnist", "a9a"])
+    parser.add_argument("task", choices=["mnist", "a9a", "lenet"])
     parser.add_argument("folder", type=Path, help="with the data, as $CDGRAB_DATA/mnist")
     parser.add_argument("sketches", nargs="+", help="as pca:8")
     parser.add_argument("--seed", type=int, default=0)
@@ -82,7 +97,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=30)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    x, y = mnist(args.folder) if args.task == "mnist" else a9a(args.folder)
+    x, y = a9a(args.folder) if args.task == "a9a" else mnist(args.folder)
     random, pair = (train(x, y, order, args) for order in ("rr", "pair"))
     print(f"rr {random:.10f}\npair {pair:.10f}", flush=True)
     for sketch in args.sketches:

@@ -44,18 +44,19 @@ void add_up(D d, const Strided& matrix, std::size_t row, const float* map, float
 template <class D>
 void with_lanes(D d, const Strided& matrix, const float* map, std::size_t size, float* out) {
   const std::size_t lanes = hn::Lanes(d);
-  std::vector<float> some(matrix.columns * lanes);
+  std::vector<float> some(size == lanes ? 0 : matrix.columns * lanes);
   std::vector<float> sums(kRows * lanes);
   for (std::size_t begin = 0; begin < size; begin += lanes) {
     const std::size_t count = std::min(lanes, size - begin);
-    for (std::size_t k = 0; k < matrix.columns; ++k)
+    for (std::size_t k = 0; k < matrix.columns && size != lanes; ++k)
       std::copy_n(map + k * size + begin, count, some.data() + k * lanes);
+    const float* by = size == lanes ? map : some.data();
     for (std::size_t row = 0; row < matrix.rows;) {
       const std::size_t rows = matrix.rows - row >= kRows ? kRows : 1;
       if (rows == kRows)
-        add_up<kRows>(d, matrix, row, some.data(), sums.data());
+        add_up<kRows>(d, matrix, row, by, sums.data());
       else
-        add_up<1>(d, matrix, row, some.data(), sums.data());
+        add_up<1>(d, matrix, row, by, sums.data());
       for (std::size_t i = 0; i < rows; ++i)
         std::copy_n(sums.data() + i * lanes, count, out + (row + i) * size + begin);
       row += rows;
