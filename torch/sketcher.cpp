@@ -126,6 +126,16 @@ Shape Sketcher::shape_of(std::size_t number, const Tensor& parameter) const {
   return shapes_[number];
 }
 
+/// What is small, and has no more numbers than the maps that would be learned of it, stays as it is.
+std::int64_t Sketcher::size_for(const KronTensor& tensor) const {
+  const std::size_t numbers = tensor.rows * tensor.columns;
+  std::size_t of_maps = 0;
+  for (const std::size_t side : {tensor.rows, tensor.columns})
+    if (side > tensor.size) of_maps += side * tensor.size;
+  const bool whole = learns() && is_small(static_cast<std::int64_t>(numbers)) && numbers <= of_maps;
+  return static_cast<std::int64_t>(whole ? std::max(tensor.rows, tensor.columns) : tensor.size);
+}
+
 void Sketcher::meet(std::size_t number, const Tensor& parameter) {
   if (number >= maps_.size()) maps_.resize(number + 1);
   Maps& maps = maps_[number];
@@ -133,7 +143,7 @@ void Sketcher::meet(std::size_t number, const Tensor& parameter) {
   const KronTensor tensor = kron_tensor(options_, units_, shape_of(number, parameter));
   maps.m = static_cast<std::int64_t>(tensor.rows);
   maps.n = static_cast<std::int64_t>(tensor.columns);
-  maps.size = static_cast<std::int64_t>(tensor.size);
+  maps.size = size_for(tensor);
   const auto fits = [&](const Tensor& map, std::int64_t length) {
     return length <= maps.size ? !map.defined() : map.defined() && map.size(0) == length;
   };
@@ -228,7 +238,7 @@ bool Sketcher::forms(const Contribution& gradients) const {
   const Factors& f = gradients.factors();
   if (!f.form || f.options().dtype() != at::kFloat) return false;
   const auto side = [](std::int64_t length) { return static_cast<std::size_t>(length); };
-  return side(f.m) <= 2 * kron_tensor(options_, units_, {side(f.m), side(f.n)}).size;
+  return f.m <= 2 * size_for(kron_tensor(options_, units_, {side(f.m), side(f.n)}));
 }
 
 Contribution Sketcher::sketch(const Tensor& parameter, const Contribution& gradients) {

@@ -53,6 +53,7 @@ class Sketcher {
     Tensor rows;   ///< (B, r, r): left^T right
   };
 
+  [[nodiscard]] std::int64_t size_for(const KronTensor& tensor) const;
   void meet(std::size_t number, const Tensor& parameter);
   [[nodiscard]] Shape shape_of(std::size_t number, const Tensor& parameter) const;
   void draw(Maps& maps, std::size_t number, const at::TensorOptions& options) const;
