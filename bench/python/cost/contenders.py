@@ -86,6 +86,9 @@ class OrderedOpacus(Ordered, Opacus):
         self.sampler.step([p.grad_sample for p in self.parameters.values()])  # type: ignore[attr-defined]
 
 
+EPOCH = 8  # steps
+
+
 @dataclass(frozen=True)
 class Contender:
     """`orders`: it makes the order `pair`, by example. `turn`: steps after which its cost comes again, in epochs of
@@ -97,7 +100,7 @@ class Contender:
     ours: bool = False
     orders: bool = False
     turn: int = 1
-    epoch: int = 8
+    epoch: int = EPOCH
     threaded: bool = False
 
 
@@ -105,17 +108,15 @@ PLAIN = Contender("plain", "plain", Plain)
 
 
 def by_spec(name: str, order: str) -> Contender:
-    """An order that is not alike in every epoch has epochs of one step, so that a turn can be all of them."""
+    """An order that is not alike in every epoch has turns of as many epochs as it takes to be."""
     every = re.search(r"every=(\d+)", order)
-    turn, epoch = (int(every[1]), 1) if every else (1, 8)
     return Contender(
         name,
         f"`{order}`",
         partial(Cdgrab, order=order),
         ours=True,
         orders=order in ("pair", "pair; fused"),
-        turn=turn,
-        epoch=epoch,
+        turn=EPOCH * int(every[1]) if every else 1,
     )
 
 
