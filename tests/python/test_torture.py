@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from test_state import flat, stateful, through_torch, uninterrupted
+from test_state import stateful, uninterrupted
 from torch import nn
-from training import Task
+from training import Task, flat, through_torch
 
 import cdgrab
 
