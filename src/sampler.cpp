@@ -459,7 +459,11 @@ void Sampler::Impl::load(const State& state) {
   load_recorded(state);
   if (balancer_) {
     balancer_->begin_epoch(number_);
-    balancer_->load(state);
+    balancer_->load(state, std::as_const(epoch_).codes());
+    if (own_geometry_ && !state.contains("input_dim") && balancer_->under_way())
+      throw StateMismatch("Sampler::load",
+                          "there is no 'input_dim', and the balancer has seen vectors; load a state that "
+                          "cdgrab wrote");
     if (state.contains("input_dim") && own_geometry_) {
       if (state.array(balancer_->registers().front()).dtype == DType::kF32)
         load_dense<float>(state);
