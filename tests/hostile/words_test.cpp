@@ -58,6 +58,7 @@ TEST(HostileState, ASamplerRefusesNumbersThatDoNotFitTogether) {
       {"pair; sign=halving", "sign.decided", [](State& s) { s.set("sign.decided", std::int64_t{-1}); }},
       {"pair", "input_dim", [](State& s) { s.set("input_dim", std::int64_t{3}); }},
       {"pair", "input_dim", [](State& s) { drop(s, "input_dim"); }},
+      {"pair; every=2", "every=2", [](State& s) { s.set("epoch", std::int64_t{1}); }},
       {"pair", "balancer.waiting", [](State& s) { set<std::int64_t>(s, "balancer.waiting", {5}); }},
       {"recursive-pair; depth=1", "balancer.waiting",
        [](State& s) {
