@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shorthands: all that is done here is in scripts/ and CMakePresets.json.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test python bench format lint asan tsan fuzz torture clean
+.PHONY: help setup build demo test python bench format lint asan asan-torch tsan fuzz torture clean
 MAKEFLAGS += --no-print-directory
 
 cmake = cmake --log-level=WARNING --preset
@@ -11,7 +11,7 @@ demo = build/release/demo
 python = PYTHONPATH=build/release/python/package OMP_NUM_THREADS=1 .venv/bin/python
 
 help:   ## this list
-	@sed -nE 's/^([a-z]+): *[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+): *[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup:  ## install what is missing (Debian packages; root, sudo, or the line to run)
 	@scripts/setup --test
@@ -69,16 +69,20 @@ asan:   ## the tests again under AddressSanitizer and UBSan
 	@cmake --build --preset asan
 	@ctest --preset asan
 
-tsan:   ## ranks that are threads, and rounds behind training, under ThreadSanitizer
+asan-torch: ## the LibTorch adapter's tests under AddressSanitizer and UBSan
+	@$(cmake) asan-torch -DCMAKE_PREFIX_PATH="$$(scripts/torch_path)" >/dev/null
+	@cmake --build --preset asan-torch
+	@OMP_NUM_THREADS=1 build/asan-torch/bin/cdgrab_torch_tests --gtest_brief=1
+
+tsan:   ## the tests without torch under ThreadSanitizer
 	@$(cmake) tsan >/dev/null
-	@cmake --build --preset tsan --target cdgrab_workers_tests cdgrab_conformance_tests
-	@build/tsan/bin/cdgrab_workers_tests --gtest_brief=1
-	@build/tsan/bin/cdgrab_conformance_tests --gtest_brief=1 --gtest_filter='*ommunicator*:*anks*'
+	@cmake --build --preset tsan
+	@ctest --preset tsan
 
 torture: ## what tries to break promises (docs/reliability.md), at length: two hours or so
 	@$(MAKE) build
 	@scripts/torture
-	@$(MAKE) asan
+	@$(MAKE) asan-torch
 	@$(MAKE) tsan
 
 fuzz:   ## look for files that break a reader (libFuzzer); CDGRAB_FUZZ_SECONDS each, 60 unless said

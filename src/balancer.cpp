@@ -318,6 +318,10 @@ void Balancer::end_epoch(Geometry& geometry) {
   seen_ = 0;
 }
 
+bool Balancer::under_way() const {
+  return seen_ > 0 || std::any_of(carries_.begin(), carries_.end(), [](const Carry& c) { return c.waits; });
+}
+
 void Balancer::save(State& state) const {
   sign_.save(state);
   state.set("balancer.seen", static_cast<std::int64_t>(seen_));
@@ -331,7 +335,7 @@ void Balancer::save(State& state) const {
   state.set("balancer.waiting", std::span<const std::int64_t>(waiting));
 }
 
-void Balancer::load(const State& state) {
+void Balancer::load(const State& state, std::span<const Code> codes) {
   sign_.load(state);
   seen_ = static_cast<std::size_t>(bounded(state.integer("balancer.seen"), state.name("balancer.seen"), n_));
   if (spec_.frozen) {
@@ -350,6 +354,14 @@ void Balancer::load(const State& state) {
       if (n_ == 0) throw StateMismatch("Balancer::load", "a unit waits for its partner, and there are none");
       const auto position =
           static_cast<Index>(bounded(waiting[node], state.name("balancer.waiting"), n_ - 1));
+      // Else it would get a code, and count as observed, a second time.
+      const Code expected = middle_code(bits, level, spec_.levels());
+      if (codes[position] != expected)
+        throw StateMismatch(
+            "Balancer::load",
+            fmt::format("'{}' holds {}, whose code is {}, and {} is that of what waits there; "
+                        "this is not a state that cdgrab wrote",
+                        state.name("balancer.waiting"), position, codes[position], expected));
       carries_[node] = {true, {Operand::reg(carry(node)), position, bits}};
     }
   }

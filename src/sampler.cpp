@@ -128,6 +128,7 @@ class Sampler::Impl {
   void diagnose(const Rows<T>& rows, const std::vector<Index>& positions);
   template <class T>
   void load_dense(const State& state);
+  void require_vectors(const State& state) const;
   void load_recorded(const State& state);
   [[nodiscard]] bool record_is_whole() const;
   void balance(const std::vector<Index>& positions);
@@ -443,6 +444,20 @@ void Sampler::Impl::load_recorded(const State& state) {
   if (!norms_.empty() && state.contains("norms")) norms_ = state.elements<double>("norms", epoch_.units());
 }
 
+/// What the balancer has seen is in registers, and goes with the epoch.
+void Sampler::Impl::require_vectors(const State& state) const {
+  if (!balancer_->under_way()) return;
+  if (!state.contains("input_dim"))
+    throw StateMismatch("Sampler::load",
+                        "there is no 'input_dim', and the balancer has seen vectors; load a state that "
+                        "cdgrab wrote");
+  if (!balances_now())
+    throw StateMismatch("Sampler::load",
+                        fmt::format("'epoch' is {}, in which every={} looks at nothing, and the balancer has "
+                                    "seen vectors; load a state that cdgrab wrote",
+                                    number_, spec_.every));
+}
+
 /// Into a sampler just made: what throws leaves that one behind, and no other.
 void Sampler::Impl::load(const State& state) {
   require_same("spec", state.text("spec"), print_spec(spec_));
@@ -459,7 +474,8 @@ void Sampler::Impl::load(const State& state) {
   load_recorded(state);
   if (balancer_) {
     balancer_->begin_epoch(number_);
-    balancer_->load(state);
+    balancer_->load(state, std::as_const(epoch_).codes());
+    require_vectors(state);
     if (state.contains("input_dim") && own_geometry_) {
       if (state.array(balancer_->registers().front()).dtype == DType::kF32)
         load_dense<float>(state);

@@ -37,8 +37,10 @@ class Balancer {
   void end_epoch(Geometry& geometry);
 
   void save(State& state) const;
-  /// Throws StateMismatch; the balancer is then of no use any more.
-  void load(const State& state);
+  /// `codes`: those of the state's epoch. Throws StateMismatch; the balancer is then of no use any more.
+  void load(const State& state, std::span<const Code> codes);
+  /// Has seen vectors in this epoch, so that registers hold something of it.
+  [[nodiscard]] bool under_way() const;
 
  private:
   /// Something that has reached a node: a row or a register, and what it is.

@@ -409,6 +409,10 @@ void DistributedSampler::Impl::load_waiting(const State& state, std::size_t work
   if (static_cast<std::uint64_t>(position) >= epochs_[worker].units())
     throw StateMismatch(kLoad,
                         fmt::format("'{}' is {}, of {} units", key, position, epochs_[worker].units()));
+  if (epochs_[worker].codes()[static_cast<std::size_t>(position)] != kMiddle)
+    throw StateMismatch(kLoad, fmt::format("'{}' is {}, whose code is not that of a unit that waits; this is "
+                                           "not a state that cdgrab wrote",
+                                           key, position));
   here(worker).waiting = static_cast<Index>(position);
 }
 
@@ -417,8 +421,14 @@ void DistributedSampler::Impl::load_alone(const State& state, bool same_shares, 
   for (std::size_t w = hosted_.begin; w < hosted_.end && same_shares; ++w) {
     const State words = state.part(worker_key(w));
     load_waiting(state, w);
-    here(w).balancer->load(words);
-    if (!words.contains("geometry.dim") || !own_geometry_) continue;
+    here(w).balancer->load(words, std::as_const(epochs_[w]).codes());
+    if (!own_geometry_) continue;
+    if (!words.contains("geometry.dim")) {
+      if (!here(w).balancer->under_way()) continue;
+      throw StateMismatch(kLoad, fmt::format("there is no '{}', and worker {} has seen vectors; load a state "
+                                             "that cdgrab wrote",
+                                             words.name("geometry.dim"), w));
+    }
     const std::size_t dim = stored_count(words, "geometry.dim", kLoad);
     require_dim(dim);
     if (stored_type(state, "input_dtype") == DType::kF32)

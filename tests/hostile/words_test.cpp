@@ -26,6 +26,14 @@ struct Lie {
   std::function<void(State&)> change;
 };
 
+/// Without an entry, or a part of them.
+void drop(State& state, std::string_view key) {
+  State rest;
+  for (const auto& [name, value] : state.entries())
+    if (!name.starts_with(key)) std::visit([&, &name = name](const auto& v) { rest.set(name, v); }, value);
+  state = rest;
+}
+
 template <class T>
 void set(State& state, std::string_view key, const std::vector<T>& values) {
   state.set(key, std::span<const T>(values));
@@ -49,6 +57,13 @@ TEST(HostileState, ASamplerRefusesNumbersThatDoNotFitTogether) {
       {"pair; sign=halving", "sign.tau", [](State& s) { s.set("sign.tau", -1.0); }},
       {"pair; sign=halving", "sign.decided", [](State& s) { s.set("sign.decided", std::int64_t{-1}); }},
       {"pair", "input_dim", [](State& s) { s.set("input_dim", std::int64_t{3}); }},
+      {"pair", "input_dim", [](State& s) { drop(s, "input_dim"); }},
+      {"pair; every=2", "every=2", [](State& s) { s.set("epoch", std::int64_t{1}); }},
+      {"pair", "balancer.waiting", [](State& s) { set<std::int64_t>(s, "balancer.waiting", {5}); }},
+      {"recursive-pair; depth=1", "balancer.waiting",
+       [](State& s) {
+         set<std::int64_t>(s, "balancer.waiting", {2, -1, 2});
+       }},
   };
   for (const auto& [text, named, change] : lies) {
     SCOPED_TRACE(text + ", " + named);
@@ -79,6 +94,11 @@ TEST(HostileState, ASamplerOfManyWorkersRefusesWhatItsOwnWordsContradict) {
        }},
       {"cd-pair", "geometry.dim", [](State& s) { s.set("geometry.dim", std::int64_t{1} << 50); }},
       {"id-pair", "geometry.dim", [](State& s) { s.set("input_dim", std::int64_t{7}); }},
+      {"cd-pair", "waiting", [](State& s) { s.set("worker.1.waiting", std::int64_t{0}); }},
+      {"id-pair", "worker.0.geometry.dim", [](State& s) { drop(s, "worker.0.geometry.dim"); }},
+      {"id-pair", "worker.0.waiting", [](State& s) { s.set("worker.0.waiting", std::int64_t{3}); }},
+      {"id-pair", "balancer.waiting",
+       [](State& s) { set<std::int64_t>(s, "worker.0.balancer.waiting", {3}); }},
   };
   for (const auto& [text, named, change] : lies) {
     SCOPED_TRACE(text + ", " + named);

@@ -26,12 +26,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import BatchSampler
-from training import Task, flat
+from training import Task, flat, through_torch
 
 import cdgrab
 
 CASES: dict[str, Callable[[], None]] = {}
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
+AT_LENGTH = "CDGRAB_TORTURE" in os.environ
 
 
 def case(function: Callable[[], None]) -> Callable[[], None]:
@@ -293,38 +294,58 @@ def the_hook_averages_inside_join() -> None:
 
 @case
 def resuming_equals_never_stopping() -> None:
+    """From every step of two epochs: examples, weights and, bit for bit, the state at the end."""
     n = 9 * dist.get_world_size() + 1
-    stop, rest = 2, slice(6, None)  # steps; 4 make an epoch, the last of them of one example
+    steps = 4  # of an epoch, the last of one example
+    resumes = 0
 
-    def run(sampler: cdgrab.DistributedSampler, training: Training, epochs: int) -> list:
-        seen = []
-        for _ in range(epochs):
-            for batch in training.task.loader(sampler, 3):
-                seen.append(training.step(batch))
-        return [*seen, sampler.order_hash()]
-
-    def start() -> tuple[cdgrab.DistributedSampler, Training]:
-        sampler = cdgrab.DistributedSampler(n, seed=1)
+    def start(order: str) -> tuple[cdgrab.DistributedSampler, Training]:
+        sampler = cdgrab.DistributedSampler(n, order=order, seed=1)
         return sampler, Training(sampler, n)
 
-    expected = run(*start(), 4)
-    for how in ("local", "global", "file"):
-        sampler, training = start()
-        run(sampler, training, 1)
-        loader = iter(training.task.loader(sampler, 3, num_workers=1))
-        for _ in range(stop):
-            training.step(next(loader))
+    def run(sampler: cdgrab.DistributedSampler, training: Training, count: int, ahead: bool = False) -> list:
+        seen: list = []
+        while len(seen) < count:
+            for batch in training.task.loader(sampler, 3, num_workers=int(ahead)):
+                seen.append(training.step(batch))
+                if len(seen) == count:
+                    break
+        return seen
+
+    def saved(sampler: cdgrab.DistributedSampler, how: str) -> Callable[[cdgrab.DistributedSampler], object]:
         if how == "file":
             sampler.save(FOLDER / "order.cdgrab")
-        state = sampler.state_dict() if how == "local" else sampler.global_state_dict()
-        dist.barrier()
-        again, other = start()
-        other.task.load_state_dict(training.task.state_dict())
-        if how == "file":
-            again.load(FOLDER / "order.cdgrab")
-        else:
-            again.load_state_dict(state)
-        assert run(again, other, 3) == expected[rest], how
+            dist.barrier()
+            return lambda other: other.load(FOLDER / "order.cdgrab")
+        state = through_torch(sampler.state_dict() if how == "local" else sampler.global_state_dict())
+        return lambda other: other.load_state_dict(state)
+
+    def end(sampler: cdgrab.DistributedSampler, training: Training) -> list:
+        state = sampler.global_state_dict()
+        state.pop("step")  # to save is a round, and counts as one
+        return [training.weights(), *(v.tolist() if isinstance(v, torch.Tensor) else v for v in state.values())]
+
+    orders = ["cd-pair", "cd-pair; sign=halving", "id-pair; sign=walk,c=3", "d-rr"] if AT_LENGTH else ["cd-pair"]
+    for order in orders:
+        sampler, training = start(order)
+        expected = run(sampler, training, 3 * steps)
+        last = end(sampler, training)
+        for stop in range(2 * steps + 1):
+            ways = ("local", "global", "file")
+            for how in ways if AT_LENGTH else ways[stop % 3 :][:1]:
+                sampler, training = start(order)
+                seen = run(sampler, training, stop, ahead=stop % 3 == 1)
+                load = saved(sampler, how)
+                again, other = start(order)
+                other.task.load_state_dict(training.task.state_dict())
+                load(again)
+                seen += run(again, other, 3 * steps - stop)
+                assert seen == expected, (order, stop, how)
+                assert end(again, other) == last, (order, stop, how)
+                resumes += 1
+                dist.barrier()  # before the file is written again
+    if dist.get_rank() == 0:
+        print(f"{dist.get_world_size()} ranks: {resumes} resumes")
 
 
 @case

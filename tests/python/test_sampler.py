@@ -5,6 +5,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import textwrap
 import warnings
 
 import pytest
@@ -330,3 +331,41 @@ def test_a_loader_takes_the_batch_sampler():
     loader = DataLoader(task.dataset, batch_sampler=cdgrab.BatchSampler(sampler, 4, drop_last=False), num_workers=2)
     assert sorted(flat(task.epoch(sampler, loader))) == list(range(23))
     assert len(loader) == 6
+
+
+def test_torch_is_all_that_it_needs():
+    """In a process in which nothing else that the tests install can be imported."""
+    script = """
+        import sys
+
+        class Absent:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in sys.argv[1:]:
+                    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        sys.meta_path.insert(0, Absent())
+        import torch, cdgrab
+        model, x, y = torch.nn.Linear(3, 2), torch.randn(8, 3), torch.randint(2, (8,))
+        for make in cdgrab.Sampler, cdgrab.DistributedSampler:
+            sampler = make(8)
+            for _ in range(2):
+                for batch in cdgrab.BatchSampler(sampler, 4) if make is cdgrab.Sampler else [list(sampler)]:
+                    loss = torch.nn.functional.cross_entropy(model(x[batch]), y[batch])
+                    sampler.observe(loss, len(batch))
+                    loss.backward()
+            other = make(8)
+            other.load_state_dict(sampler.state_dict())
+            assert sampler.report()["observed"] == 8 and sampler.epoch == 1, sampler.report()
+        assert not set(sys.modules) & set(sys.argv[1:])
+        for framework in "accelerate", "lightning", "transformers":
+            try:
+                __import__("cdgrab." + framework)
+            except ModuleNotFoundError as error:
+                assert error.name.partition(".")[0] == framework, error
+            else:
+                raise AssertionError(framework)
+    """
+    absent = ["accelerate", "hypothesis", "lightning", "numpy", "peft", "pytest", "torchdata", "transformers", "xxhash"]
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script), *absent]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr

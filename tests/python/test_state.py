@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resume equals never stopping: state_dict, files, torch.save, StatefulDataLoader, DCP."""
 
-import io
 import time
 import warnings
 
@@ -10,19 +9,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
-from training import Task, flat
+from training import Task, flat, through_torch
 
 import cdgrab
 
 ORDERS = ["pair", "mean", "batch", "recursive; depth=1", "recursive-pair; depth=1", "pair; sign=halving", "rr"]
-
-
-def through_torch(state):
-    """As a checkpoint file would hold it."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
 
 
 def uninterrupted(order, epochs=3, workers=0):

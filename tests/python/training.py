@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small training loop that the tests share."""
 
+import io
+
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -45,3 +47,11 @@ class Task:
 
 def flat(batches):
     return [index for batch in batches for index in batch]
+
+
+def through_torch(state):
+    """As a checkpoint file would hold it."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)

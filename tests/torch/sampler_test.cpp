@@ -355,6 +355,73 @@ TEST(TorchSampler, TheFileAndTheArchiveHoldTheSameState) {
   EXPECT_EQ(from_file.core().state(), sampler.core().state());
 }
 
+/// An archive with this in the place of a state.
+template <class T>
+std::string archive_with(const T& value) {
+  ::torch::serialize::OutputArchive out;
+  out.write("cdgrab.state", value);
+  std::stringstream stream;
+  out.save_to(stream);
+  return stream.str();
+}
+
+Tensor row_of_bytes(std::size_t count) { return at::zeros({static_cast<std::int64_t>(count)}, at::kByte); }
+
+/// load() says so, with these words in it, and the sampler is as it was.
+template <class Refusal>
+void expect_refused(const std::string& archive, const std::string& words) {
+  Sampler sampler(12, "pair");
+  sampler.next(3);
+  const State before = sampler.core().state();
+  try {
+    load_archive(sampler, archive);
+    ADD_FAILURE() << "taken, where " << words << " is to be refused";
+  } catch (const Refusal& refusal) {
+    EXPECT_NE(std::string(refusal.what()).find(words), std::string::npos) << refusal.what();
+  }
+  EXPECT_EQ(sampler.core().state(), before);
+}
+
+TEST(TorchSampler, AnArchiveOfSomethingElseIsRefused) {
+  ::torch::serialize::OutputArchive of_a_model;
+  ::torch::nn::Linear(2, 3)->save(of_a_model);
+  std::stringstream stream;
+  of_a_model.save_to(stream);
+  expect_refused<FileError>(stream.str(), "it holds no cdgrab.state");
+  for (const c10::IValue& none : {c10::IValue(), c10::IValue(5), c10::IValue("state")})
+    expect_refused<FileError>(archive_with(none), "cdgrab.state");
+  for (const Tensor& other : {at::zeros({300}), at::zeros({20, 15}, at::kByte), at::zeros({}, at::kByte),
+                              at::zeros({1}, at::kByte).expand({300}),
+                              at::zeros({600}, at::kByte).slice(0, 0, 600, 2), row_of_bytes(300).to_sparse()})
+    expect_refused<FileError>(archive_with(other), "cdgrab.state");
+  for (const std::size_t bytes : {0UL, 1UL, 7UL, 300UL})
+    expect_refused<FileError>(archive_with(row_of_bytes(bytes)), "torch archive");
+}
+
+/// Torch's reader may see it first, and then the error is torch's.
+TEST(TorchSampler, AnArchiveThatClaimsMoreBytesThanItHasIsRefused) {
+  const std::string honest = archive_with(row_of_bytes(1000));
+  const std::string thousand{'M', '\xE8', '\x03'};
+  const std::string more{'M', '\xFF', '\xFF'};
+  std::size_t claims = 0;
+  for (std::size_t at = honest.find(thousand); at != std::string::npos; at = honest.find(thousand, at + 1)) {
+    std::string hostile = honest;
+    hostile.replace(at, more.size(), more);
+    Sampler sampler(12, "pair");
+    EXPECT_ANY_THROW(load_archive(sampler, hostile));
+    ++claims;
+  }
+  EXPECT_GE(claims, 2U);  // the length of the row, and that of what it lies in
+}
+
+TEST(TorchSampler, AnArchiveOfAnotherSamplerIsRefusedByWhatDoesNotFit) {
+  expect_refused<StateMismatch>(archive_of(Sampler(13, "pair")), "examples");
+  expect_refused<StateMismatch>(archive_of(Sampler(12, "mean")), "spec");
+  std::string damaged = archive_of(Sampler(12, "pair"));
+  damaged[damaged.find("order.") + 1] = 'x';
+  expect_refused<FileError>(damaged, "checksum");
+}
+
 TEST(TorchSampler, AStateOfAnotherModelIsRefused) {
   const Case small = models::mlp();
   const Case large = models::lenet();

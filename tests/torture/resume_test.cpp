@@ -13,27 +13,10 @@
 #include "property/cases.hpp"
 #include "torture/at_length.hpp"
 #include "torture/every_step.hpp"
+#include "torture/workers_play.hpp"
 
 namespace cdgrab::torture {
 namespace {
-
-constexpr std::size_t kDim = 6;
-
-/// The vectors of these examples' units in this epoch: real numbers, so that a register that was rounded anew
-/// shows.
-template <class T>
-std::vector<T> vectors_of(std::uint64_t epoch, const std::vector<Index>& examples) {
-  std::vector<T> rows;
-  for (const Index example : examples)
-    for (std::size_t j = 0; j < kDim; ++j)
-      rows.push_back(static_cast<T>(normal({7, Purpose::kData, epoch, 0}, example * kDim + j)));
-  return rows;
-}
-
-struct Size {
-  std::size_t examples;
-  std::size_t batch;
-};
 
 /// Handing out and observing are steps of their own: one may stop between them.
 class SamplerPlay {
@@ -97,46 +80,6 @@ class SamplerPlay {
   Sampler sampler_;
 };
 
-/// Workers of one rank; a step is a round.
-class WorkersPlay {
- public:
-  WorkersPlay(const Spec& spec, Size size, std::size_t workers, bool local)
-      : size_(size),
-        local_(local),
-        communicator_(std::make_unique<SelfCommunicator>()),
-        sampler_(Shares::strided(size.examples, workers), spec, *communicator_, {.seed = 3}) {}
-
-  [[nodiscard]] bool over() const { return sampler_.epoch() == 2; }
-  std::vector<Index> step() {
-    std::vector<Index> all;
-    for (std::size_t worker = 0; worker < sampler_.workers(); ++worker) {
-      const std::vector<Index> handed = sampler_.next(worker, size_.batch);
-      all.insert(all.end(), handed.begin(), handed.end());
-      const std::size_t count = sampler_.outstanding(worker);
-      const auto rows = vectors_of<float>(sampler_.epoch(), sampler_.oldest_outstanding(worker, 0, count));
-      sampler_.deposit(worker, Rows<float>{rows.data(), count, kDim});
-    }
-    if (all.empty())
-      sampler_.end_epoch();
-    else
-      sampler_.step();
-    return all;
-  }
-  [[nodiscard]] std::vector<std::byte> save() {
-    if (local_) return encode_state(sampler_.local_state());
-    State state = sampler_.save();
-    state.set("step", std::int64_t{0});  // to save is a round, and counts as one
-    return encode_state(state);
-  }
-  void load(std::span<const std::byte> bytes) { sampler_.load(decode_state(bytes, "test")); }
-
- private:
-  Size size_;
-  bool local_;  ///< by the state of one rank
-  std::unique_ptr<Communicator> communicator_;
-  DistributedSampler sampler_;
-};
-
 std::vector<Size> sizes() {
   if (cases::kShare > 1) return {{5, 2}};
   if (!at_length()) return {{1, 1}, {5, 3}, {7, 2}, {24, 5}};
@@ -179,15 +122,6 @@ const std::vector<std::string> kBalancing = {
 const std::vector<std::string> kSketched = {"pair; sketch=gauss:3", "mean; sketch=sparse:4",
                                             "recursive-pair; depth=1; sketch=kron:2",
                                             "batch; sketch=kron:2; sign=walk,c=3"};
-const std::vector<std::string> kOfManyWorkers = {"cd-pair",
-                                                 "cd-pair; tie=minus",
-                                                 "cd-pair; sign=walk,c=3",
-                                                 "cd-pair; sign=halving",
-                                                 "cd-pair; sketch=gauss:3",
-                                                 "id-pair",
-                                                 "id-pair; sign=walk,c=3",
-                                                 "id-pair; sign=halving",
-                                                 "d-rr"};
 
 /// `check(spec, size, several)` for every unit and size; how often a state was loaded is told.
 void for_all(const std::vector<std::string>& specs,
@@ -257,11 +191,12 @@ TEST(ResumeAtEveryStep, OfAnOrderReadFromAFile) {
 
 TEST(ResumeAtEveryStep, OfManyWorkers) {
   for_all(kOfManyWorkers, [](const Spec& spec, Size size, bool several) {
+    SelfCommunicator alone;
     std::size_t resumes = 0;
     for (const std::size_t workers : {1UL, 2UL, 3UL})
       for (const bool local : {false, true})
-        resumes += check_every_step([&] { return std::make_unique<WorkersPlay>(spec, size, workers, local); },
-                                    several);
+        resumes += check_every_step(
+            [&] { return std::make_unique<WorkersPlay>(spec, size, workers, alone, local); }, several);
     return resumes;
   });
 }
