@@ -28,12 +28,13 @@ fail() {
 }
 
 hash_in() { sed -nE 's/.*"weights_hash":"([0-9a-f]+)".*/\1/p' "$1"; }
-settings=(--examples 160 --batch 8 --epochs 60 --json --quiet --checkpoint-every 1)
+settings=(--examples 160 --batch 8 --epochs 100 --json --quiet --checkpoint-every 1)
 "$cdgrab" train "${settings[@]}" >whole 2>said || fail "the whole run: $(cat said)"
 
 check_disk() {  # what happens to the disk, what undoes it, what must be said
   "$cdgrab" train "${settings[@]}" --out disk/run >out 2>said &
-  local process=$! code=0
+  local code=0
+  process=$!
   while kill -0 "$process" 2>/dev/null && [[ $(wc -l <out) -lt 4 ]]; do sleep 0.02; done
   $1
   wait "$process" || code=$?
@@ -51,9 +52,20 @@ check_disk() {  # what happens to the disk, what undoes it, what must be said
   echo "$1: \"$3\", a whole checkpoint, and the same end"
 }
 
-fill() { cat /dev/zero >disk/other 2>/dev/null || true; }
+# The run stands still meanwhile: on a busy machine it would be through before.
+fill() {
+  kill -STOP "$process"
+  cat /dev/zero >disk/other 2>/dev/null || true
+  kill -CONT "$process"
+}
 empty() { rm disk/other; }
-make_read_only() { until mount -o remount,ro disk 2>/dev/null; do :; done; }
+make_read_only() {  # not while a file is open for writing
+  until kill -STOP "$process" && mount -o remount,ro disk 2>/dev/null; do
+    kill -CONT "$process"
+    sleep 0.005
+  done
+  kill -CONT "$process"
+}
 make_writable() { mount -o remount,rw disk; }
 check_disk fill empty 'No space left on device'
 check_disk make_read_only make_writable 'Read-only file system'
