@@ -318,8 +318,8 @@ void Balancer::end_epoch(Geometry& geometry) {
   seen_ = 0;
 }
 
-bool Balancer::under_way() const {
-  return seen_ > 0 || std::any_of(carries_.begin(), carries_.end(), [](const Carry& c) { return c.waits; });
+bool Balancer::waits() const {
+  return std::any_of(carries_.begin(), carries_.end(), [](const Carry& c) { return c.waits; });
 }
 
 void Balancer::save(State& state) const {

@@ -444,17 +444,17 @@ void Sampler::Impl::load_recorded(const State& state) {
   if (!norms_.empty() && state.contains("norms")) norms_ = state.elements<double>("norms", epoch_.units());
 }
 
-/// What the balancer has seen is in registers, and goes with the epoch.
+/// What waits does so in a register, and goes with the epoch.
 void Sampler::Impl::require_vectors(const State& state) const {
-  if (!balancer_->under_way()) return;
+  if (!balancer_->waits()) return;
   if (!state.contains("input_dim"))
     throw StateMismatch("Sampler::load",
-                        "there is no 'input_dim', and the balancer has seen vectors; load a state that "
-                        "cdgrab wrote");
+                        "there is no 'input_dim', and 'balancer.waiting' speaks of a vector; load a state "
+                        "that cdgrab wrote");
   if (!balances_now())
     throw StateMismatch("Sampler::load",
-                        fmt::format("'epoch' is {}, in which every={} looks at nothing, and the balancer has "
-                                    "seen vectors; load a state that cdgrab wrote",
+                        fmt::format("'epoch' is {}, in which every={} looks at nothing, and "
+                                    "'balancer.waiting' speaks of a vector; load a state that cdgrab wrote",
                                     number_, spec_.every));
 }
 

@@ -393,8 +393,17 @@ Communicator& DistributedSampler::communicator() { return *impl_->communicator_;
 State DistributedSampler::save_state() { return impl_->core_.save(); }
 State DistributedSampler::local_state() { return impl_->core_.local_state(); }
 
+/// The core may leave what was passed in, sender and holder, with something of a state that it refuses.
 LoadReport DistributedSampler::load_state(const State& state) {
-  LoadReport report = impl_->core_.load(state);
+  cdgrab::DistributedSampler& core = impl_->core_;
+  const State before = core.local_state();
+  LoadReport report;
+  try {
+    report = core.load(state);
+  } catch (const StateMismatch&) {
+    if (core.local_state() != before) core.load(before);
+    throw;
+  }
   impl_->forget();
   return report;
 }

@@ -39,8 +39,8 @@ class Balancer {
   void save(State& state) const;
   /// `codes`: those of the state's epoch. Throws StateMismatch; the balancer is then of no use any more.
   void load(const State& state, std::span<const Code> codes);
-  /// Has seen vectors in this epoch, so that registers hold something of it.
-  [[nodiscard]] bool under_way() const;
+  /// Something waits for its partner, in a register.
+  [[nodiscard]] bool waits() const;
 
  private:
   /// Something that has reached a node: a row or a register, and what it is.

@@ -424,10 +424,11 @@ void DistributedSampler::Impl::load_alone(const State& state, bool same_shares, 
     here(w).balancer->load(words, std::as_const(epochs_[w]).codes());
     if (!own_geometry_) continue;
     if (!words.contains("geometry.dim")) {
-      if (!here(w).balancer->under_way()) continue;
-      throw StateMismatch(kLoad, fmt::format("there is no '{}', and worker {} has seen vectors; load a state "
-                                             "that cdgrab wrote",
-                                             words.name("geometry.dim"), w));
+      if (!here(w).balancer->waits()) continue;
+      throw StateMismatch(kLoad,
+                          fmt::format("there is no '{}', and a vector of worker {} waits; load a state "
+                                      "that cdgrab wrote",
+                                      words.name("geometry.dim"), w));
     }
     const std::size_t dim = stored_count(words, "geometry.dim", kLoad);
     require_dim(dim);

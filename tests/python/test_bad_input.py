@@ -397,6 +397,14 @@ def test_a_mangled_state_is_refused_or_makes_orders(kind, changes):
     assert sorted(sampler) == list(range(COUNT))
 
 
+def test_a_refused_state_leaves_the_vectors_that_wait_as_they_were():
+    sampler = trained("cd-pair", 2)
+    before = sampler.state_dict()
+    with pytest.raises(cdgrab.StateMismatch, match="slices"):
+        sampler.load_state_dict({**before, "slice.accumulator": torch.ones(2, 3)})
+    assert_same(sampler.state_dict(), before)
+
+
 # -- copies ------------------------------------------------------------------------------------------------------
 
 
