@@ -2,28 +2,16 @@
 // The adapter's kernels on every instruction set of this machine against the dullest loops: integer-valued
 // numbers, so the two must agree bit for bit.
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <vector>
 
 #include "cdgrab/random.hpp"
+#include "every_target.hpp"
 #include "kernels/convolution.hpp"
 #include "kernels/projection.hpp"
 
 namespace cdgrab::torch::kernels {
 namespace {
-
-template <class Check>
-void on_every_target(const Check& check) {
-  const auto targets = hwy::SupportedAndGeneratedTargets();
-  ASSERT_FALSE(targets.empty());
-  for (const auto target : targets) {
-    hwy::SetSupportedTargetsForTest(target);
-    SCOPED_TRACE(hwy::TargetName(target));
-    check();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-}
 
 std::vector<float> small_integers(std::size_t count) {
   static std::uint64_t drawn = 0;

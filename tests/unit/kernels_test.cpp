@@ -4,29 +4,16 @@
 #include "kernels/kernels.hpp"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "cdgrab/random.hpp"
+#include "every_target.hpp"
 
 namespace cdgrab::kernels {
 namespace {
-
-/// Runs check() once per instruction set that this machine has.
-template <class Check>
-void on_every_target(const Check& check) {
-  const auto targets = hwy::SupportedAndGeneratedTargets();
-  ASSERT_FALSE(targets.empty());
-  for (const auto target : targets) {
-    hwy::SetSupportedTargetsForTest(target);
-    SCOPED_TRACE(hwy::TargetName(target));
-    check();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-}
 
 std::vector<std::size_t> lengths() {
   std::vector<std::size_t> all;
