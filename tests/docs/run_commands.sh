@@ -46,7 +46,7 @@ shorten() {  # command
   case $command in
     *--resume*) ;;
     *"cdgrab train "* | *"cdgrab train" | *"cdgrab compare"*)
-      command=$(with "$(with "$command" --epochs 1)" --examples 256)
+      command=$(with "$(with "$command" --epochs 1)" --examples 64)
       if [[ $command == *"cdgrab compare"* ]]; then
         command=$(sed -E 's/( --lr [^, ]+)[^ ]*/\1/' <<<"$command")
         command=$(with "$command" --seeds 1)

@@ -6,7 +6,6 @@
 // prints the tables of this file and writes the state files into that folder.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -22,6 +21,7 @@
 #include "cdgrab/random.hpp"
 #include "cdgrab/sampler.hpp"
 #include "cdgrab/self_communicator.hpp"
+#include "every_target.hpp"
 #include "property/runner.hpp"
 #include "spec/tables.hpp"
 #include "unit/temp_folder.hpp"
@@ -382,14 +382,10 @@ TEST(GoldenOrder, EverySpecGivesTheSameOrdersOnEveryInstructionSet) {
     }
     return;
   }
-  const auto targets = hwy::SupportedAndGeneratedTargets();
-  ASSERT_FALSE(targets.empty());
-  for (const auto target : targets) {
-    hwy::SetSupportedTargetsForTest(target);
+  on_every_target([] {
     for (const GoldenOrder& golden : golden_orders())
-      EXPECT_EQ(hashes_of_seeds(golden), golden.hashes) << golden.spec << " on " << hwy::TargetName(target);
-  }
-  hwy::SetSupportedTargetsForTest(0);
+      EXPECT_EQ(hashes_of_seeds(golden), golden.hashes) << golden.spec;
+  });
 }
 
 TEST(GoldenOrder, AnOrderFromAFileIsTheOneThatWasSaved) {
