@@ -60,6 +60,8 @@ def from_entries(state: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         kind = next((kind for kind in kinds if isinstance(value, kind)), None)
         if kind is None:
             raise StateMismatch(f"{key!r} is a {type(value).__name__}; numbers, texts and tensors are allowed")
+        if kind is torch.Tensor and (value.layout != torch.strided or value.is_meta):
+            raise StateMismatch(f"{key!r} is a tensor without numbers of its own in rows; load what state_dict() gave")
         kinds[kind][key] = value
     return tuple(kinds.values())
 

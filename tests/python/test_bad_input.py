@@ -397,6 +397,13 @@ def test_a_mangled_state_is_refused_or_makes_orders(kind, changes):
     assert sorted(sampler) == list(range(COUNT))
 
 
+@pytest.mark.parametrize("codes", [torch.ones(2, device="meta"), torch.ones(2).to_sparse()])
+def test_tensors_without_numbers_are_no_part_of_a_state(codes):
+    sampler = trained("d-rr", 2)
+    with pytest.raises(cdgrab.StateMismatch, match=r"'worker.0.codes'"):
+        sampler.load_state_dict({**sampler.state_dict(), "worker.0.codes": codes})
+
+
 def test_a_refused_state_leaves_the_vectors_that_wait_as_they_were():
     sampler = trained("cd-pair", 2)
     before = sampler.state_dict()
