@@ -18,6 +18,8 @@ namespace {
 
 /// Blocks from one that is learned from to the next.
 constexpr std::int64_t kLearnEvery = 8;
+/// Those of a tensor that may stay as it is.
+constexpr std::size_t kFewNumbers = 512;
 /// Steps of the iteration on the first block, where nothing is known.
 constexpr int kFirstSteps = 3;
 
@@ -132,7 +134,7 @@ std::int64_t Sketcher::size_for(const KronTensor& tensor) const {
   std::size_t of_maps = 0;
   for (const std::size_t side : {tensor.rows, tensor.columns})
     if (side > tensor.size) of_maps += side * tensor.size;
-  const bool whole = learns() && is_small(static_cast<std::int64_t>(numbers)) && numbers <= of_maps;
+  const bool whole = learns() && numbers <= std::min(kFewNumbers, of_maps);
   return static_cast<std::int64_t>(whole ? std::max(tensor.rows, tensor.columns) : tensor.size);
 }
 

@@ -149,7 +149,7 @@ struct LinearTask {
 
 TEST(PcaOfFactors, FindsThePrincipalDirectionsOfTheInputsInAFewEpochs) {
   ::torch::manual_seed(1);
-  const LinearTask task(2, 2048);  // no more outputs than r: they stay as they are
+  const LinearTask task(2, 300);  // no more outputs than r: they stay as they are
   Sampler sampler(60, "pair; sketch=pca:3", {.seed = 2});
   for (int epoch = 0; epoch < 8; ++epoch) task.epoch(sampler);
   sampler.reset();
