@@ -21,6 +21,16 @@ function(cdgrab_target_defaults target)
   endif()
 endfunction()
 
+# Sources that are compiled once per instruction set, by including themselves (Highway), so that no unity build can have
+# them. With sanitizers that takes minutes: two sets are enough there.
+function(cdgrab_per_instruction_set)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  if(CDGRAB_SANITIZE)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS
+      "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128|HWY_RVV|HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)")
+  endif()
+endfunction()
+
 # What only calls others, and loops over no numbers: optimising it takes as long as all else, and wins nothing.
 function(cdgrab_glue target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
