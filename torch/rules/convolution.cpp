@@ -89,10 +89,8 @@ constexpr std::int64_t kFewPositions = 32;
 
 /// What the kernel has to know; nothing if it does not cover this convolution, or others do better.
 std::optional<kernels::Convolution> covered(const Tensor& seen, const Tensor& placed, const Window& window) {
-  const auto all = [](const std::vector<std::int64_t>& values, std::int64_t value) {
-    return std::all_of(values.begin(), values.end(), [=](std::int64_t each) { return each == value; });
-  };
-  if (window.kernel.size() != 2 || !seen.is_cpu() || !all(window.dilation, 1)) return std::nullopt;
+  const bool plain = window.dilation == std::vector<std::int64_t>{1, 1};  // and of two dimensions
+  if (!plain || !seen.is_cpu()) return std::nullopt;
   const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
   const kernels::Convolution shape{.inputs = size(seen.size(1)),
                                    .height = size(seen.size(2)),
