@@ -4,266 +4,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "few_columns.hpp"
-
 namespace cdgrab::torch {
 namespace {
-
-/// What an intermediate result may take: rows in slices, a factor expanded for some examples.
-constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
 
 /// What stays in a core's cache from one pass to the next.
 constexpr std::size_t kCacheBytes = std::size_t{512} << 10;
 
-std::size_t bytes_of(const Tensor& tensor) { return tensor.defined() ? tensor.nbytes() : 0; }
-
-/// (B, T, n) -> (B*T, n).
-Tensor flat(const Tensor& factor) {
-  return factor.reshape({factor.size(0) * factor.size(1), factor.size(2)});
-}
-
-/// (B) against a tensor with the examples first.
-Tensor along_examples(const Tensor& values, const Tensor& like) {
-  std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim()), 1);
-  shape[0] = like.size(0);
-  return values.view(shape);
-}
-
-/// Calls visit(begin, end) so that `bytes_each` of them stay within the scratch.
-template <class Visit>
-void in_slices(std::int64_t count, std::int64_t bytes_each, Visit visit) {
-  const std::int64_t step = std::max<std::int64_t>(1, kScratchBytes / std::max<std::int64_t>(bytes_each, 1));
-  for (std::int64_t begin = 0; begin < count; begin += step) visit(begin, std::min(begin + step, count));
-}
-
-/// Calls visit(begin, end, factors of these examples): all at once unless expanding them takes much.
-template <class Visit>
-void by_examples(const Factors& f, Visit visit) {
-  if (!f.expand) return visit(0, f.batch(), f);
-  in_slices(f.batch(), f.positions * f.n * f.right.element_size(),
-            [&](std::int64_t begin, std::int64_t end) { visit(begin, end, f.examples(begin, end)); });
-}
-
-/// rows = beta * rows + alpha * left^T right, for the parameter's rows [first, first + rows.size(1)); rows is
-/// (B, count, n). A beta of 0 means that they hold nothing yet, or zeros for a lookup.
-void add_rows(const Tensor& rows, const Factors& f, std::int64_t first, double beta, double alpha) {
-  const std::int64_t count = rows.size(1);
-  if (f.form && count == f.m && beta == 0.0 && rows.scalar_type() == at::kFloat)
-    return f.form(f.left, f.right, alpha, rows);
-  if (!f.is_lookup()) {
-    by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
-      const Tensor to = rows.slice(0, begin, end);
-      const Tensor left = part.left.slice(2, first, first + count);
-      const bool fresh = beta == 0.0 && f.positions > 1;
-      if (fresh && to.is_contiguous() && few_columns_of_rows(left, part.right, alpha, to)) return;
-      to.baddbmm_(left.transpose(1, 2), part.right, beta, alpha);
-    });
-    return;
-  }
-  const Tensor inside = f.indices.ge(first).logical_and_(f.indices.lt(first + count));
-  const Tensor start = at::arange(f.batch(), f.indices.options()).mul_(count).unsqueeze(1);
-  const Tensor target = at::where(inside, f.indices - first, at::zeros({}, f.indices.options())) + start;
-  const Tensor right = count == f.m ? f.right : f.right * inside.unsqueeze(-1);
-  rows.view({f.batch() * count, f.n}).index_add_(0, target.reshape({-1}), flat(right), alpha);
-}
-
-bool of_one_shape(const Factors& a, const Factors& b) { return a.m == b.m && a.n == b.n; }
-
-/// Of cross_by_factors(): multiplications.
-double operations_by_factors(const Factors& a, const Factors& b) {
-  const double pairs =
-      static_cast<double>(a.batch() * a.positions) * static_cast<double>(b.batch() * b.positions);
-  return pairs * static_cast<double>(a.is_lookup() || b.is_lookup() ? a.n : a.m + a.n);
-}
-
-/// Products of the left factors' rows, one for every position of `a` and of `b`. Those of unit vectors are
-/// looked up.
-Tensor left_products(const Factors& a, const Factors& b) {
-  if (!a.is_lookup() && !b.is_lookup()) return at::mm(flat(a.left), flat(b.left).t());
-  if (!a.is_lookup()) return flat(a.left).index_select(1, b.indices.reshape({-1}));
-  if (!b.is_lookup()) return flat(b.left).t().index_select(0, a.indices.reshape({-1}));
-  return b.indices.reshape({1, -1}).eq(a.indices.reshape({-1, 1}));
-}
-
-/// (B, B'): (left left'^T) o (right right'^T), added up over the positions; both are expanded.
-Tensor pair_products(const Factors& a, const Factors& b) {
-  Tensor pairs = at::mm(flat(a.right), flat(b.right).t());
-  pairs.mul_(left_products(a, b));
-  if (a.positions == 1 && b.positions == 1) return pairs;
-  return pairs.view({a.batch(), a.positions, b.batch(), b.positions}).sum(at::IntArrayRef{1, 3});
-}
-
-/// The same of any, with what is expanded and what is between in slices.
-Tensor cross_by_factors(const Factors& a, const Factors& b) {
-  Tensor total = at::empty({a.batch(), b.batch()}, a.options());
-  by_examples(a, [&](std::int64_t begin, std::int64_t end, const Factors& mine) {
-    const auto fill = [&](std::int64_t from, std::int64_t to, const Factors& theirs) {
-      const std::int64_t pairs_each = a.positions * theirs.batch() * b.positions;
-      in_slices(end - begin, pairs_each * total.element_size(), [&](std::int64_t first, std::int64_t last) {
-        total.slice(0, begin + first, begin + last)
-            .slice(1, from, to)
-            .copy_(pair_products(mine.examples(first, last), theirs));
-      });
-    };
-    if (&a == &b && mine.batch() == a.batch())
-      fill(0, b.batch(), mine);  // expanded once
-    else
-      by_examples(b, fill);
-  });
-  return total;
-}
-
-/// (B): of the rows (B, d), without a copy of them. In pieces, since float32 sums lose digits with their
-/// length.
-Tensor squares_of_rows(const Tensor& rows) {
-  constexpr std::int64_t kPiece = 4096;
-  const std::int64_t pieces = rows.size(1) / kPiece;
-  const Tensor whole = rows.slice(1, 0, pieces * kPiece).view({rows.size(0), pieces, kPiece});
-  const Tensor rest = rows.slice(1, pieces * kPiece);
-  return at::linalg_vector_norm(whole, 2, 2)
-      .square_()
-      .sum(1)
-      .add_(at::linalg_vector_norm(rest, 2, 1).square_());
-}
-
-/// (B): the products of each example's factors with themselves; these are expanded.
-Tensor own_products(const Factors& f) {
-  if (f.positions == 1) {
-    const Tensor squares = squares_of_rows(f.right.squeeze(1));
-    return f.is_lookup() ? squares : squares * squares_of_rows(f.left.squeeze(1));
-  }
-  const Tensor pairs = at::bmm(f.right, f.right.transpose(1, 2));
-  if (f.is_lookup())
-    pairs.mul_(f.indices.unsqueeze(1).eq(f.indices.unsqueeze(2)));
-  else
-    pairs.mul_(at::bmm(f.left, f.left.transpose(1, 2)));
-  return pairs.sum(at::IntArrayRef{1, 2});
-}
-
-/// The same of any, in slices.
-Tensor squares_by_factors(const Factors& f) {
-  Tensor total = at::empty({f.batch()}, f.options());
-  by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& some) {
-    in_slices(end - begin, f.positions * f.positions * total.element_size(),
-              [&](std::int64_t first, std::int64_t last) {
-                total.slice(0, begin + first, begin + last).copy_(own_products(some.examples(first, last)));
-              });
-  });
-  return total;
-}
-
-/// (B, T, ..) with zeros after T, up to `positions`.
-Tensor padded(const Tensor& factor, std::int64_t positions) {
-  if (!factor.defined() || factor.size(1) == positions) return factor;
-  std::vector<std::int64_t> shape = factor.sizes().vec();
-  shape[1] = positions - factor.size(1);
-  return at::cat({factor, at::zeros(shape, factor.options())}, 1);
-}
-
-/// The examples of all, which are of one kind.
-Factors cat_uses(std::vector<Factors> uses) {
-  std::int64_t positions = 0;
-  for (Factors& f : uses) {
-    if (f.expand) f = f.examples(0, f.batch());
-    positions = std::max(positions, f.positions);
-  }
-  std::vector<Tensor> lefts;
-  std::vector<Tensor> rights;
-  for (const Factors& f : uses) {
-    lefts.push_back(padded(f.is_lookup() ? f.indices : f.left, positions));
-    rights.push_back(padded(f.right, positions));
-  }
-  const Tensor left = at::cat(lefts);
-  const Tensor right = at::cat(rights);
-  return uses.front().is_lookup() ? Factors::of_lookup(left, right, uses.front().m)
-                                  : Factors::of_matrix(left, right);
-}
-
 }  // namespace
-
-Factors Factors::of_matrix(Tensor left, Tensor right) {
-  Factors f;
-  f.positions = right.size(1);
-  f.m = left.size(2);
-  f.n = right.size(2);
-  f.left = std::move(left);
-  f.right = std::move(right);
-  return f;
-}
-
-Factors Factors::of_lookup(Tensor indices, Tensor right, std::int64_t m) {
-  Factors f;
-  f.positions = right.size(1);
-  f.m = m;
-  f.n = right.size(2);
-  f.indices = std::move(indices);
-  f.right = std::move(right);
-  return f;
-}
-
-Factors Factors::of_expanded(Tensor left, Tensor right, std::int64_t n,
-                             std::function<Tensor(const Tensor&)> expand) {
-  Factors f;
-  f.positions = left.size(1);
-  f.m = left.size(2);
-  f.n = n;
-  f.left = std::move(left);
-  f.right = std::move(right);
-  f.expand = std::move(expand);
-  return f;
-}
-
-Factors Factors::examples(std::int64_t begin, std::int64_t end) const {
-  Factors part = *this;
-  if (left.defined()) part.left = left.slice(0, begin, end);
-  if (indices.defined()) part.indices = indices.slice(0, begin, end);
-  part.right = right.slice(0, begin, end);
-  if (expand) part.right = expand(part.right);
-  part.expand = nullptr;
-  part.project = nullptr;
-  part.pull = nullptr;
-  part.form = nullptr;
-  return part;
-}
-
-Factors Factors::select(const Tensor& index) const {
-  Factors part = *this;
-  if (left.defined()) part.left = left.index_select(0, index);
-  if (indices.defined()) part.indices = indices.index_select(0, index);
-  part.right = right.index_select(0, index);
-  return part;
-}
-
-Factors Factors::rows(std::int64_t begin, std::int64_t end) const {
-  Factors part = expand ? examples(0, batch()) : *this;
-  part.m = end - begin;
-  if (!is_lookup()) {
-    part.left = left.slice(2, begin, end);
-    return part;
-  }
-  const Tensor inside = indices.ge(begin).logical_and_(indices.lt(end));
-  part.positions = std::max<std::int64_t>(1, inside.sum(1).max().item<std::int64_t>());
-  const Tensor places = inside.to(at::kByte).argsort(/*stable=*/true, 1, /*descending=*/true);
-  const Tensor first = places.slice(1, 0, part.positions);
-  const Tensor counts = inside.gather(1, first);
-  part.indices = (indices.gather(1, first) - begin).mul_(counts);
-  part.right = right.gather(1, first.unsqueeze(-1).expand({-1, -1, n})).mul_(counts.unsqueeze(-1));
-  return part;
-}
-
-Factors Factors::columns(std::int64_t begin, std::int64_t end) const {
-  Factors part = expand ? examples(0, batch()) : *this;
-  part.n = end - begin;
-  part.right = part.right.slice(2, begin, end);
-  return part;
-}
-
-Factors Factors::transposed() const {
-  const Factors whole = expand ? examples(0, batch()) : *this;
-  return of_matrix(whole.right, whole.left);
-}
-
-// ---------------------------------------------------------------------------------------------------------
 
 Contribution Contribution::of_rows(Tensor rows) {
   Contribution contribution;
@@ -299,12 +46,12 @@ void Contribution::fold() {
 }
 
 void Contribution::add(Contribution other) {
-  sum_ = Tensor();
+  forget_sum();
   if (alpha_ != other.alpha_ || !scale_.is_same(other.scale_)) {
     fold();
     other.fold();
   }
-  if (!is_rows() && !other.is_rows() && !of_one_shape(factors_.front(), other.factors_.front())) {
+  if (!is_rows() && !other.is_rows() && !factors_.front().has_shape_of(other.factors_.front())) {
     form();
     other.form();
   }
@@ -315,12 +62,9 @@ void Contribution::add(Contribution other) {
   for (Factors& f : other.factors_) factors_.push_back(std::move(f));
 }
 
-/// Multiplications; a unit vector's are none.
 double Contribution::operations_of_forming() const {
   double total = 0.0;
-  for (const Factors& f : factors_)
-    total += static_cast<double>(f.batch() * f.positions) * static_cast<double>(f.is_lookup() ? 1 : f.m) *
-             static_cast<double>(f.n);
+  for (const Factors& f : factors_) total += f.operations_of_forming();
   return total;
 }
 
@@ -340,13 +84,13 @@ bool Contribution::saves_work_by_rows() const {
   const double size = static_cast<double>(f.batch()) * static_cast<double>(f.m) * static_cast<double>(f.n);
   const double forming = operations_of_forming();
   const double slices = operations_of_cross_by_slices(*this);
-  const double gram = is_one_use() ? std::min(operations_by_factors(f, f), slices) : slices;
+  const double gram = is_one_use() ? std::min(f.operations_of_cross(f), slices) : slices;
   return forming + 32.0 * size < gram + (f.is_lookup() ? 0.0 : 2.0 * forming);
 }
 
 std::size_t Contribution::factor_bytes() const {
   std::size_t total = 0;
-  for (const Factors& f : factors_) total += bytes_of(f.left) + bytes_of(f.indices) + bytes_of(f.right);
+  for (const Factors& f : factors_) total += f.bytes();
   return total;
 }
 
@@ -359,7 +103,7 @@ at::TensorOptions Contribution::options() const {
 }
 
 std::size_t Contribution::row_bytes() const {
-  if (is_rows()) return bytes_of(rows_);
+  if (is_rows()) return rows_.nbytes();
   return static_cast<std::size_t>(batch() * entries()) * options().dtype().itemsize();
 }
 
@@ -393,7 +137,7 @@ void Contribution::merge() {
 void Contribution::form() {
   if (is_rows()) return;
   if (formed_ && alpha_ == 1.0 && !scale_.defined()) {
-    for (const Factors& f : factors_) add_rows(rows_.view({batch(), f.m, f.n}), f, 0, 1.0, 1.0);
+    for (const Factors& f : factors_) f.add_rows(rows_.view({batch(), f.m, f.n}), 0, 1.0, 1.0);
   } else {
     rows_ = rows();
     formed_ = true;
@@ -416,7 +160,7 @@ Tensor Contribution::slice(std::int64_t begin, std::int64_t end, const Factors& 
   }
   double beta = rows_.defined() ? 1.0 : 0.0;
   for (const Factors& each : factors_) {
-    add_rows(out, each, begin, beta, alpha);
+    each.add_rows(out, begin, beta, alpha);
     beta = 1.0;
   }
   return out;
@@ -463,13 +207,13 @@ Tensor Contribution::unscaled_cross(const Contribution& other) const {
   if (is_one_use() && other.is_one_use()) {
     const Factors& a = factors_.front();
     const Factors& b = other.factors_.front();
-    if (operations_by_factors(a, b) <= operations_of_cross_by_slices(other)) return cross_by_factors(a, b);
+    if (a.operations_of_cross(b) <= operations_of_cross_by_slices(other)) return a.cross(b);
   }
   return cross_by_slices(other);
 }
 
 Tensor Contribution::cross(const Contribution& other) const {
-  if (!is_rows() && !other.is_rows() && !of_one_shape(factors_.front(), other.factors_.front()))
+  if (!is_rows() && !other.is_rows() && !factors_.front().has_shape_of(other.factors_.front()))
     return cross_by_rows_of(other);
   Tensor products = unscaled_cross(other);
   const double alpha = alpha_ * other.alpha_;
@@ -484,8 +228,8 @@ Tensor Contribution::unscaled_squared_norms() const {
   const Factors& f = factors_.front();
   const double slices =
       operations_of_forming() + static_cast<double>(batch()) * static_cast<double>(entries());
-  if (is_one_use() && operations_by_factors(f, f) / static_cast<double>(batch()) <= slices)
-    return squares_by_factors(f);
+  if (is_one_use() && f.operations_of_cross(f) / static_cast<double>(batch()) <= slices)
+    return f.squared_norms();
   Tensor total = at::zeros({batch()}, options());
   in_slices(f.m, batch() * f.n * total.element_size(), [&](std::int64_t begin, std::int64_t end) {
     total.add_(squares_of_rows(slice(begin, end, f, 1.0).flatten(1)));
@@ -502,17 +246,8 @@ Tensor Contribution::squared_norms() const {
 Tensor Contribution::inner(const Tensor& direction) const {
   Tensor total;
   if (rows_.defined()) total = at::mv(rows_, direction.reshape({-1}));
-  for (const Factors& f : factors_) {
-    const Tensor matrix = direction.reshape({f.m, f.n});
-    if (!total.defined()) total = at::zeros({f.batch()}, options());
-    by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
-      // By the right factor: a BLAS reads a matrix that it transposes sooner than one that it does not.
-      const Tensor seen = part.is_lookup()
-                              ? matrix.index_select(0, part.indices.reshape({-1})).mul_(flat(part.right))
-                              : at::mm(flat(part.right), matrix.t()).mul_(flat(part.left));
-      total.slice(0, begin, end).add_(seen.view({end - begin, -1}).sum(1));
-    });
-  }
+  if (!is_rows() && !total.defined()) total = at::zeros({batch()}, options());
+  for (const Factors& f : factors_) f.add_inner(direction.reshape({f.m, f.n}), total);
   if (alpha_ != 1.0) total = total * alpha_;
   return scale_.defined() ? total * scale_.to(total.scalar_type()) : total;
 }
@@ -522,34 +257,44 @@ void Contribution::know_sum(const Tensor& sum) {
   sum_version_ = sum._version();
 }
 
+void Contribution::forget_sum() {
+  sum_ = Tensor();
+  owed_ = nullptr;
+}
+
+Tensor Contribution::known_sum() const {
+  if (owed_ != nullptr && owed_->is_known()) return owed_->value();
+  return sum_.defined() && sum_._version() == sum_version_ ? sum_ : Tensor();
+}
+
 bool Contribution::add_by_sum(Tensor& to, const Tensor& weights) const {
-  if (!sum_.defined() || sum_._version() != sum_version_ || !is_one_use() || scale_.defined()) return false;
+  const Tensor sum = known_sum();
+  if (!sum.defined() || !is_one_use() || scale_.defined()) return false;
+  const Factors& f = factors_.front();
+  Tensor matrix = to.view({f.m, f.n});
+  if (torch::add_by_sum(f, alpha_ == 1.0 ? weights : weights * alpha_, sum, matrix)) return true;
   const Tensor host = weights.to(at::kCPU);
   const double common = std::get<0>(host.mode()).item<double>();
   const Tensor others = host.ne(common).nonzero().squeeze(1).to(weights.device());
   if (common == 0.0 || 3 * others.size(0) > 2 * batch()) return false;
-  const Factors& f = factors_.front();
-  to.view({f.m, f.n}).add_(sum_, alpha_ * common);
+  matrix.add_(sum, alpha_ * common);
   if (others.size(0) > 0) select(others).add_to(to, weights.index_select(0, others) - common);
   return true;
 }
 
 void Contribution::add_to(Tensor& to, const Tensor& weights) const {
-  if (add_by_sum(to, weights)) return;
   Tensor scaled = alpha_ == 1.0 ? weights : weights * alpha_;
   if (scale_.defined()) scaled = scaled * scale_.to(weights.scalar_type());
+  if (owed_ != nullptr && !owed_->is_known()) {
+    Tensor matrix = to.view({factors_.front().m, factors_.front().n});
+    if (owed_->add_to(matrix, scaled)) return;
+    owed_->value();
+  }
+  if (add_by_sum(to, weights)) return;
   if (rows_.defined()) to.view({-1}).addmv_(rows_.t(), scaled);
   for (const Factors& f : factors_) {
     Tensor matrix = to.view({f.m, f.n});
-    by_examples(f, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
-      const Tensor w = along_examples(scaled.slice(0, begin, end), part.right);
-      if (part.is_lookup())
-        matrix.index_add_(0, part.indices.reshape({-1}), flat(part.right * w));
-      else if (f.m < f.n)
-        matrix.addmm_(flat(part.left * w).t(), flat(part.right));
-      else
-        matrix.addmm_(flat(part.left).t(), flat(part.right * w));
-    });
+    f.add_to(matrix, scaled);
   }
 }
 
@@ -586,7 +331,7 @@ Tensor Contribution::magnitude() const {
 
 Contribution Contribution::select(const Tensor& index) const {
   Contribution out = *this;
-  out.sum_ = Tensor();
+  out.forget_sum();
   if (rows_.defined()) out.rows_ = rows_.index_select(0, index);
   for (Factors& f : out.factors_) f = f.select(index);
   if (scale_.defined()) out.scale_ = scale_.index_select(0, index);
@@ -618,7 +363,7 @@ Contribution Contribution::cat(const std::vector<Contribution>& all) {
   for (std::size_t k = 0; k < all.front().factors_.size(); ++k) {
     std::vector<Factors> uses;
     for (const Contribution& each : all) uses.push_back(each.factors_[k]);
-    out.factors_.push_back(cat_uses(std::move(uses)));
+    out.factors_.push_back(Factors::cat(std::move(uses)));
   }
   return out;
 }
@@ -628,7 +373,7 @@ Contribution Contribution::masked(const Tensor& keep) const {
     return t.defined() ? at::where(along_examples(keep, t), t, at::zeros({}, t.options())) : t;
   };
   Contribution out = *this;
-  out.sum_ = Tensor();
+  out.forget_sum();
   out.rows_ = clean(rows_);
   for (Factors& f : out.factors_) {
     f.left = clean(f.left);

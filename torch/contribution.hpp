@@ -3,55 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <optional>
+#include <memory>
 #include <vector>
 
-#include "autograd.hpp"
+#include "owed_sum.hpp"
 
 namespace cdgrab::torch {
-
-/// The gradients of one use of an m x n parameter, unformed: example i's is left_i^T right_i, with left
-/// (B, T, m) and right (B, T, n). In a lookup the rows of left_i are unit vectors, given by their indices
-/// (B, T).
-struct Factors {
-  Tensor left;
-  Tensor indices;  ///< instead of left
-  Tensor right;
-  /// Set if `right` is kept in a smaller form: makes the factor of some examples from theirs, by putting its
-  /// numbers, or zeros, into other places.
-  std::function<Tensor(const Tensor&)> expand;
-  /// May be set with `expand`: what that makes of `right` times a matrix (n, r), as (B, T, r); and its
-  /// transpose times weights (B, T, r), summed over the examples, as (n, r). Neither makes the larger form.
-  std::function<Tensor(const Tensor& right, const Tensor& matrix)> project;
-  std::function<Tensor(const Tensor& right, const Tensor& weights)> pull;
-  /// May be set with `expand`: writes the rows (B, m, n), of float32, times alpha, from the two factors as
-  /// they are kept. It does not make the larger form either.
-  std::function<void(const Tensor& left, const Tensor& right, double alpha, const Tensor& rows)> form;
-  std::int64_t positions = 0;  ///< T
-  std::int64_t m = 0;
-  std::int64_t n = 0;
-
-  static Factors of_matrix(Tensor left, Tensor right);
-  static Factors of_lookup(Tensor indices, Tensor right, std::int64_t m);
-  static Factors of_expanded(Tensor left, Tensor right, std::int64_t n,
-                             std::function<Tensor(const Tensor&)> expand);
-
-  [[nodiscard]] bool is_lookup() const { return indices.defined(); }
-  [[nodiscard]] std::int64_t batch() const { return right.size(0); }
-  /// What products are made of; `right` may be kept in less precision.
-  [[nodiscard]] at::TensorOptions options() const { return (is_lookup() ? right : left).options(); }
-  /// Those of examples [begin, end), expanded.
-  [[nodiscard]] Factors examples(std::int64_t begin, std::int64_t end) const;
-  /// Those of some examples, in this order; (k) numbers.
-  [[nodiscard]] Factors select(const Tensor& index) const;
-  /// Rows or columns [begin, end) of the parameter; expanded. A lookup's positions are as many as the example
-  /// with the most inside needs.
-  [[nodiscard]] Factors rows(std::int64_t begin, std::int64_t end) const;
-  [[nodiscard]] Factors columns(std::int64_t begin, std::int64_t end) const;
-  /// Columns and rows change places; not for a lookup.
-  [[nodiscard]] Factors transposed() const;
-};
 
 /// Rows (B, m * n), and uses of the parameter that are still factors, added up and times a scale. Which of
 /// the two it is never changes a result by more than rounding.
@@ -104,6 +61,8 @@ class Contribution {
   /// What the gradients add up to without any scale, if it is known: a tensor of the parameter's entries,
   /// which is not copied and counts as long as nobody writes to it.
   void know_sum(const Tensor& sum);
+  /// The same for a sum that the first update makes; of a contribution that is one use as factors.
+  void owe(std::shared_ptr<OwedSum> sum) { owed_ = std::move(sum); }
 
   /// (B, m * n), formed if they are not yet.
   [[nodiscard]] Tensor rows() const;
@@ -141,6 +100,9 @@ class Contribution {
 
   /// All scales become part of rows and factors.
   void fold();
+  /// The sum, if it is known; or undefined.
+  [[nodiscard]] Tensor known_sum() const;
+  void forget_sum();
   /// Adds what is left of the weights once each has the same taken off, which has been added by the known
   /// sum. False, and nothing is done, where that saves nothing.
   bool add_by_sum(Tensor& to, const Tensor& weights) const;
@@ -152,6 +114,7 @@ class Contribution {
   Tensor scale_;
   Tensor sum_;  ///< undefined: not known
   std::int64_t sum_version_ = 0;
+  std::shared_ptr<OwedSum> owed_;  ///< null: nobody waits for it
 };
 
 /// The rows (batch, sum of numel) of several parameters; one that is null has zeros.

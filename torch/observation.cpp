@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -92,6 +93,24 @@ bool is_worth_a_sum(const Use& use) { return use.parameter.numel() >= 262144; }
 /// Then adding up the rows takes as many operations as the weight gradient.
 bool is_one_product(const Contribution& gradients) {
   return gradients.uses().size() == 1 && gradients.factors().positions == 1;
+}
+
+/// Of an autograd function that is not torch's own, whose names end in a number. It may look at .grad before
+/// the backward is over, as that of a sharded model (FSDP2) does.
+bool is_custom(Node* node) {
+  const std::string name = node->name();
+  return name.ends_with("Backward") || name.find("CppNode<") != std::string::npos;
+}
+
+/// (B), float64: what undoes these scales; undefined where rows of float32 do not come back from them.
+Tensor inverse_of(const Tensor& scales) {
+  const Tensor host = scales.to(at::kDouble).contiguous();
+  const double* first = host.const_data_ptr<double>();
+  const bool come_back = std::all_of(first, first + host.numel(), [](double scale) {
+    const auto narrow = static_cast<float>(scale);
+    return std::isfinite(narrow) && narrow != 0.0F;
+  });
+  return come_back ? host.reciprocal() : Tensor();
 }
 
 constexpr const char* kRemedy =
@@ -270,6 +289,7 @@ void Observation::expect(const Graph& graph, const ParameterSet& parameters) {
   root_ = graph.root;
   output_ = graph.output;
   nodes_.insert(graph.nodes.begin(), graph.nodes.end());
+  is_plain_ = way_.fused && std::none_of(graph.nodes.begin(), graph.nodes.end(), is_custom);
   for (const Use& use : graph.uses) {
     uses_[use.node].push_back(use);
     const auto [at, fresh] = index_.try_emplace(use.parameter.unsafeGetTensorImpl(), collected_.size());
@@ -293,11 +313,8 @@ void Observation::begin(const Tensor& upstream) {
     alpha_ = factor / upstream.item<double>();
   else  // the number stays where it is: reading it would wait for the device
     scale_ = (upstream.reciprocal() * factor).expand({batch_});
-  if (way_.fused && upstream.is_cpu()) {
-    inverse_ = (per_example_ ? upstream : upstream / factor).to(at::kDouble).expand({batch_});
-    const Tensor there_and_back = inverse_.reciprocal().to(upstream.scalar_type());
-    if (!there_and_back.isfinite().logical_and_(there_and_back.ne(0)).all().item<bool>()) inverse_ = Tensor();
-  }
+  if (way_.fused && upstream.is_cpu())
+    inverse_ = inverse_of(per_example_ ? scale_ : at::full({batch_}, alpha_, at::kDouble));
   // With the last of the backward, whichever way it ends, goes the callback.
   const std::shared_ptr<void> afterwards(nullptr,
                                          [self = shared_from_this()](void*) { self->taken_.give_back(); });
@@ -369,8 +386,12 @@ void Observation::visit(Node* node, const variable_list& gradients, bool alone) 
     if (alone && is_separable(use) && node->task_should_compute_output(use.slot)) {
       if (auto sum = sum_of(one, use))
         sums.emplace_back(use.slot, std::move(*sum));
-      else if (way_.sums && is_worth_a_sum(use) && !one.has_rows() && is_private(use))
-        summed_.push_back(&use);
+      else if (way_.sums && is_worth_a_sum(use) && !one.has_rows() && is_private(use)) {
+        if (may_be_late(one, use))
+          sums.emplace_back(use.slot, owe(one, use));
+        else
+          summed_.push_back(&use);
+      }
     }
     collect(use, std::move(one), node->name());
   }
@@ -385,6 +406,32 @@ std::optional<Tensor> Observation::sum_of(Contribution& contribution, const Use&
   if (way_.forms(contribution)) form_within_budget(contribution);
   if (!contribution.is_rows()) return std::nullopt;
   return sum_on_edge(contribution, inverse_, use);
+}
+
+bool Observation::may_be_late(const Contribution& contribution, const Use& use) const {
+  const auto* wanted = ::torch::autograd::get_current_graph_task_exec_info();
+  const bool accumulates_all = wanted == nullptr || wanted->empty();  // no inputs= and no autograd.grad
+  const Collected& collected = collected_[index_.at(use.parameter.unsafeGetTensorImpl())];
+  return inverse_.defined() && is_plain_ && accumulates_all && collected.left == 1 && !collected.sum &&
+         use.parameter.scalar_type() == at::kFloat && OwedSum::covers(contribution.factors());
+}
+
+/// Nothing, for the node to send.
+Tensor Observation::owe(Contribution& contribution, const Use& use) {
+  owed_.emplace_back(use.parameter, std::make_shared<OwedSum>(contribution.factors()));
+  contribution.owe(owed_.back().second);
+  return {};
+}
+
+void Observation::pay() {
+  const at::NoGradGuard no_grad;
+  for (auto& [parameter, sum] : owed_) {
+    variable_list sent(1);  // the one reference to it, so that it becomes .grad without a copy
+    sent[0] = sum->take();
+    if (sent[0].sizes() != parameter.sizes()) sent[0] = sent[0].view(parameter.sizes());
+    (*::torch::autograd::impl::grad_accumulator(parameter))(std::move(sent));
+  }
+  owed_.clear();
 }
 
 variable_list Observation::after(Node* node, variable_list sent) {
@@ -458,6 +505,16 @@ void Observation::form_within_budget(Contribution& sum) {
 }
 
 void Observation::end() {
+  try {
+    hand_over();
+  } catch (...) {
+    pay();  // whatever becomes of the order, the step is whole
+    throw;
+  }
+  pay();
+}
+
+void Observation::hand_over() {
   if (left_ > 0)
     throw UserError("observe",
                     fmt::format("{} of {} nodes with parameters did not run in this backward; observe "

@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "cdgrab/torch/gradient_geometry.hpp"
@@ -52,7 +53,8 @@ class Observation : public std::enable_shared_from_this<Observation> {
     std::function<bool(const Contribution&)> forms = &Contribution::prefers_rows;
     /// Nodes leave to us what the examples' gradients add up to, where these are formed.
     bool fused = false;
-    /// Contributions are to know the sums that nodes compute, where that is cheap.
+    /// Contributions are to know the sums that nodes compute, where that is cheap. With `fused` nodes need
+    /// not: the first update of a register makes them.
     bool sums = false;
     /// This rules out sums.
     Shortening shortening = {};
@@ -89,6 +91,9 @@ class Observation : public std::enable_shared_from_this<Observation> {
   /// `alone`: nobody else can change the node's work between here and after().
   void visit(Node* node, const variable_list& gradients, bool alone);
   std::optional<Tensor> sum_of(Contribution& contribution, const Use& use);
+  /// Whether the sum may reach the parameter after the backward, as far as anybody can tell.
+  [[nodiscard]] bool may_be_late(const Contribution& contribution, const Use& use) const;
+  Tensor owe(Contribution& contribution, const Use& use);
   variable_list after(Node* node, variable_list sent);
   void visit_without_rule(const Moment& moment, const std::vector<const Use*>& uses);
   void visit_whole(Node* node, const variable_list& sent);
@@ -97,6 +102,9 @@ class Observation : public std::enable_shared_from_this<Observation> {
   void complete(Collected& collected);
   void form_within_budget(Contribution& sum);
   void end();
+  void hand_over();
+  /// What nodes have left to us reaches the parameters.
+  void pay();
 
   std::int64_t batch_ = 0;    ///< rows, those that repeat others included
   std::int64_t repeats_ = 0;  ///< the last of them
@@ -114,6 +122,8 @@ class Observation : public std::enable_shared_from_this<Observation> {
   double alpha_ = 1.0;  ///< the same when it is one number for all; scale_ is undefined then
   Tensor inverse_;      ///< (B): its inverse; undefined if that cannot be had, and nothing is fused
   TakenEdges taken_;
+  bool is_plain_ = false;  ///< no node of the graph is somebody's own, who might look at gradients
+  std::vector<std::pair<Tensor, std::shared_ptr<OwedSum>>> owed_;  ///< parameters and their sums
   std::vector<const Use*> summed_;  ///< uses whose sum their node, which is running, will send
   std::unordered_map<Node*, std::vector<Use>> uses_;
   std::vector<Collected> collected_;

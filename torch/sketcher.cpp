@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "cdgrab/error.hpp"
-#include "few_columns.hpp"
+#include "thin_products.hpp"
 
 namespace cdgrab::torch {
 namespace {

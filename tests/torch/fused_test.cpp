@@ -5,6 +5,7 @@
 
 #include <array>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "cdgrab/error.hpp"
@@ -315,6 +316,194 @@ TEST(Fused, AStateGoesOnTheSameAndRemembersTheWord) {
   other.load_state(sampler.core().state());
   EXPECT_EQ(other.core().state(), sampler.core().state());
   EXPECT_EQ(print_spec(other.core().spec()), "pair; fused");
+}
+
+/// Layers that an example passes once, the second large enough that its gradient comes with the update of the
+/// register, after the backward.
+Step wide_layers(std::int64_t batch) {
+  ::torch::manual_seed(4);
+  ::torch::nn::Sequential net(::torch::nn::Linear(20, 640), ::torch::nn::Tanh(),
+                              ::torch::nn::Linear(640, 512), ::torch::nn::Tanh(),
+                              ::torch::nn::Linear(512, 4));
+  return Step::of(models::classifier("wide", net, {20}, 4), batch, false);
+}
+
+const std::array<const char*, 4> kFusedOrders = {"pair; fused", "mean; fused", "batch; fused",
+                                                 "pair; sign=walk,c=3; fused"};
+
+TEST(FusedSingleProducts, GradientsAreThePlainOnesToRoundingAndTheNodeComputesNone) {
+  for (const std::int64_t batch : {2, 7, 16}) {
+    const Step step = wide_layers(batch);
+    const auto plain = step.gradients("");
+    for (const char* spec : kFusedOrders)
+      expect_close(step.gradients(spec), plain, 1e-5, std::to_string(batch) + " of " + spec);
+  }
+  const Step step = wide_layers(16);
+  const auto products = [&](const char* spec) {
+    return products_in([&] { static_cast<void>(step.gradients(spec)); });
+  };
+  // Of the first block, where the accumulator is zero: one weight gradient less.
+  EXPECT_EQ(products("pair; fused") + 1, products("pair"));
+}
+
+TEST(FusedSingleProducts, OrdersAreThoseOfTheExactWayWhateverIsLeftOver) {
+  const auto orders = [](const std::string& spec, std::size_t batch) {
+    const Step data = wide_layers(29);
+    Sampler sampler(29, spec, {.seed = 3});
+    std::vector<std::vector<Index>> all;
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      sampler.reset();
+      while (const auto examples = sampler.next(batch)) {
+        const Tensor index =
+            at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
+        const Tensor loss = data.model.loss(data.x.index_select(0, index), data.y.index_select(0, index));
+        sampler.observe(loss, static_cast<std::int64_t>(examples->size()));
+        loss.backward();
+      }
+      sampler.end_epoch();
+      all.emplace_back(sampler.core().order().begin(), sampler.core().order().end());
+    }
+    return all;
+  };
+  for (const std::string spec : {"pair", "mean"})
+    for (const std::size_t batch : {std::size_t{5}, std::size_t{8}})
+      EXPECT_EQ(orders(spec + "; fused", batch), orders(spec, batch)) << spec << ", batches of " << batch;
+}
+
+TEST(FusedSingleProducts, GradientsAddUpToThoseThatAreThere) {
+  const Step step = wide_layers(6);
+  for (int turn = 0; turn < 2; ++turn) (step.loss() * 0.5).backward();
+  const auto plain = take_gradients(step.model.parameters);
+  Sampler sampler(12, "pair; fused");
+  for (int turn = 0; turn < 2; ++turn) {
+    sampler.next(6);
+    const Tensor loss = step.loss();
+    sampler.observe(loss, 6);
+    (loss * 0.5).backward();
+  }
+  expect_close(take_gradients(step.model.parameters), plain, 1e-5, "accumulated");
+}
+
+TEST(FusedSingleProducts, OneNumberPerExampleIsALoss) {
+  const Step step = wide_layers(6);
+  const auto gradients = [&](const char* spec) {
+    const Tensor losses =
+        at::cross_entropy_loss(at::mm(at::tanh(at::mm(at::tanh(at::mm(step.x, step.model.parameters[0].t())),
+                                                      step.model.parameters[2].t())),
+                                      step.model.parameters[4].t()),
+                               step.y, {}, at::Reduction::None);
+    Sampler sampler(6, spec);
+    sampler.next(6);
+    sampler.observe(losses, 6);
+    losses.backward(at::linspace(0.5, 2.0, 6));
+    return take_gradients(step.model.parameters);
+  };
+  expect_close(gradients("pair; fused"), gradients("pair"), 1e-5, "per example");
+}
+
+/// What somebody may see before the backward is over is there in time.
+TEST(FusedSingleProducts, WhoWaitsForAGradientInTheBackwardGetsItThere) {
+  const Step step = wide_layers(6);
+  const auto plain = step.gradients("");
+  const Tensor large = step.model.parameters[2];
+
+  Tensor hooked;
+  const auto handle = large.register_hook([&](const Tensor& gradient) { hooked = gradient.clone(); });
+  expect_close(step.gradients("pair; fused"), plain, 1e-5, "with a hook");
+  expect_close({hooked}, {plain[2]}, 1e-5, "what the hook saw");
+  large.remove_hook(handle);
+
+  std::vector<Tensor> asked;
+  static_cast<void>(step.gradients("pair; fused", [&](const Tensor& loss) {
+    asked = ::torch::autograd::grad({loss}, step.model.parameters);
+  }));
+  expect_close(asked, plain, 1e-5, "autograd.grad");
+
+  const auto only = step.gradients("pair; fused", [&](const Tensor& loss) {
+    loss.backward({}, /*retain_graph=*/false, /*create_graph=*/false, step.model.parameters);
+  });
+  expect_close(only, plain, 1e-5, "inputs=");
+}
+
+/// As of a sharded model: it looks at the gradient of the layer above when its turn comes.
+struct Looks : ::torch::autograd::Function<Looks> {
+  static inline Tensor above;  // NOLINT: a function has no other way to know of it without depending on it
+  static Tensor forward(::torch::autograd::AutogradContext* /*context*/, const Tensor& x) {
+    return x.view_as(x);
+  }
+  static variable_list backward(::torch::autograd::AutogradContext* /*context*/,
+                                const variable_list& gradients) {
+    EXPECT_TRUE(above.grad().defined());
+    return gradients;
+  }
+};
+
+TEST(FusedSingleProducts, AFunctionOfSomebodysOwnFindsTheGradientsOfTheLayersAbove) {
+  const Step step = wide_layers(6);
+  const auto& p = step.model.parameters;
+  Looks::above = p[2];
+  const auto gradients = [&](const char* spec) {
+    const Tensor hidden = at::tanh(at::mm(step.x, p[0].t()));
+    const Tensor passed = Looks::apply(hidden);  // before the weight is turned, so that it runs after that
+    const Tensor above = at::tanh(at::mm(passed, p[2].t()));
+    const Tensor loss = at::cross_entropy_loss(at::mm(above, p[4].t()), step.y);
+    Sampler sampler(6, spec);
+    sampler.next(6);
+    sampler.observe(loss, 6);
+    loss.backward();
+    return take_gradients(p);
+  };
+  expect_close(gradients("pair; fused"), gradients("pair"), 1e-5, "looked at");
+  Looks::above = Tensor();
+}
+
+TEST(FusedSingleProducts, WhatIsNotFiniteReachesTheGradientAndNoRegister) {
+  Step step = wide_layers(6);
+  step.x = step.x.clone();
+  step.x[2][0] = std::numeric_limits<float>::quiet_NaN();
+  Sampler sampler(12, "pair; fused");
+  sampler.next(6);
+  const Tensor bad = step.loss();
+  sampler.observe(bad, 6);
+  bad.backward();
+  EXPECT_TRUE(take_gradients(step.model.parameters)[2].isnan().any().item<bool>());
+  EXPECT_EQ(sampler.core().report().not_finite, 1U);
+  step.x[2][0] = 0.5F;
+  const auto plain = step.gradients("");
+  sampler.next(6);
+  const Tensor good = step.loss();
+  sampler.observe(good, 6);
+  good.backward();
+  expect_close(take_gradients(step.model.parameters), plain, 1e-5, "after");
+  EXPECT_EQ(sampler.core().report().not_finite, 1U);
+}
+
+TEST(FusedSingleProducts, AGradientComesWithoutTheSampler) {
+  const Step step = wide_layers(6);
+  const auto plain = step.gradients("");
+  const Tensor loss = step.loss();
+  {
+    Sampler sampler(6, "pair; fused");
+    sampler.next(6);
+    sampler.observe(loss, 6);
+  }
+  loss.backward();
+  expect_close(take_gradients(step.model.parameters), plain, 1e-5, "the sampler is gone");
+}
+
+TEST(FusedSingleProducts, AWeightOfTwoUsesHasTheSumOfBoth) {
+  ::torch::manual_seed(2);
+  const Tensor weight = at::randn({520, 520}).mul_(0.05).set_requires_grad(true);
+  const Tensor x = at::randn({6, 520});
+  const auto gradient = [&](const char* spec) {
+    const Tensor loss = at::mm(at::tanh(at::mm(x, weight.t())), weight.t()).square().mean();
+    Sampler sampler(6, spec);
+    sampler.next(6);
+    sampler.observe(loss, 6);
+    loss.backward();
+    return take_gradients({weight});
+  };
+  expect_close(gradient("pair; fused"), gradient("pair"), 1e-5, "two uses");
 }
 
 }  // namespace

@@ -3,11 +3,15 @@
 // numbers, so the two must agree bit for bit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "cdgrab/random.hpp"
 #include "every_target.hpp"
 #include "kernels/convolution.hpp"
+#include "kernels/lookups.hpp"
+#include "kernels/outer_products.hpp"
 #include "kernels/projection.hpp"
 
 namespace cdgrab::torch::kernels {
@@ -113,6 +117,132 @@ TEST(Projection, IsThatOfTheDullLoopForEveryShapeAndLayout) {
             ASSERT_EQ(found, dull) << rows << " x " << columns << " x " << size << (turned ? ", turned" : "");
           }
   });
+}
+
+/// Some outer products, a matrix, and which of them are to be added.
+struct Layer {
+  std::size_t count, m, n;
+  std::vector<float> left = small_integers(count * m);
+  std::vector<float> right = small_integers(count * n);
+  std::vector<float> matrix = small_integers(m * n);
+
+  [[nodiscard]] OuterProducts all() const { return {left.data(), right.data(), m, n}; }
+  [[nodiscard]] float entry(std::size_t k, std::size_t i, std::size_t j) const {
+    return left[k * m + i] * right[k * n + j];
+  }
+};
+
+/// Every tile's edge of every instruction set: more and fewer vectors, rows and columns than one has.
+template <class Check>
+void for_every_layer(const Check& check) {
+  for (const std::size_t count : {0U, 1U, 3U, 6U, 13U, 24U})
+    for (const std::size_t m : {1U, 2U, 5U, 6U, 12U, 19U})
+      for (const std::size_t n : {1U, 7U, 8U, 16U, 32U, 33U, 75U}) check(Layer{count, m, n});
+}
+
+TEST(OuterProducts, RowsAreThoseOfTheDullLoop) {
+  on_every_target([] {
+    for_every_layer([](const Layer& layer) {
+      std::vector<float> dull;
+      for (std::size_t k = 0; k < layer.count; ++k)
+        for (std::size_t i = 0; i < layer.m; ++i)
+          for (std::size_t j = 0; j < layer.n; ++j) dull.push_back(-2.0F * layer.entry(k, i, j) + 0.0F);
+      std::vector<float> found(dull.size(), -1.0F);
+      const std::size_t half = layer.count / 2;
+      form(layer.all(), 0, half, -2.0F, found.data());
+      form(layer.all(), half, layer.count, -2.0F, found.data());
+      ASSERT_EQ(found, dull) << layer.count << " of " << layer.m << " x " << layer.n;
+      EXPECT_TRUE(
+          std::none_of(found.begin(), found.end(), [](float x) { return x == 0.0F && std::signbit(x); }));
+    });
+  });
+}
+
+TEST(OuterProducts, WhatIsAddedWithTheirSumAndByItIsThatOfTheDullLoop) {
+  on_every_target([] {
+    for_every_layer([](const Layer& layer) {
+      // Backwards, without the last: an order of its own, and one that does not count.
+      std::vector<std::size_t> order;
+      for (std::size_t k = 1; k < layer.count; ++k) order.push_back(layer.count - 1 - k);
+      const Weighted which{order.data(), order.size() / 2, order.size(), 2.0F, -1.0F};
+      std::vector<float> sums(layer.m * layer.n, 0.0F);
+      std::vector<float> added = layer.matrix;
+      for (std::size_t i = 0; i < layer.m; ++i)
+        for (std::size_t j = 0; j < layer.n; ++j)
+          for (std::size_t k = 0; k < which.count; ++k) {
+            sums[i * layer.n + j] += layer.entry(order[k], i, j);
+            added[i * layer.n + j] += (k < which.first ? 1.0F : -1.0F) * layer.entry(order[k], i, j);
+          }
+      const std::size_t half = layer.m / 2;
+      std::vector<float> sum(layer.m * layer.n, -1.0F);
+      std::vector<float> with = layer.matrix;
+      add_with_sum(layer.all(), which, 0, half, sum.data(), with.data());
+      add_with_sum(layer.all(), which, half, layer.m, sum.data(), with.data());
+      ASSERT_EQ(sum, sums) << layer.count << " of " << layer.m << " x " << layer.n;
+      ASSERT_EQ(with, added) << layer.count << " of " << layer.m << " x " << layer.n;
+      std::vector<float> by = layer.matrix;
+      add_by_sum(layer.all(), which, 0, half, sum.data(), by.data());
+      add_by_sum(layer.all(), which, half, layer.m, sum.data(), by.data());
+      ASSERT_EQ(by, added) << layer.count << " of " << layer.m << " x " << layer.n;
+    });
+  });
+}
+
+/// Matrices (rows, n) of examples that look up some rows, one after the other.
+std::vector<double> dull_matrices(const Lookups<double>& all, std::size_t rows) {
+  std::vector<double> matrices(all.batch * rows * all.n);
+  for (std::size_t k = 0; k < all.batch * all.positions; ++k)
+    for (std::size_t j = 0; j < all.n; ++j)
+      matrices[(k / all.positions * rows + static_cast<std::size_t>(all.indices[k])) * all.n + j] +=
+          all.right[k * all.n + j];
+  return matrices;
+}
+
+TEST(Lookups, CrossIsThatOfTheMatricesThatTheyStandFor) {
+  std::uint64_t drawn = 0;
+  const auto indices_below = [&](std::size_t rows, std::size_t count) {
+    std::vector<std::int64_t> indices(count);
+    for (std::int64_t& index : indices)
+      index = static_cast<std::int64_t>(uniform_below({9, Purpose::kData, 0, 0}, drawn++, rows));
+    return indices;
+  };
+  const auto numbers = [](std::size_t count) {
+    const auto drawn_numbers = small_integers(count);
+    return std::vector<double>(drawn_numbers.begin(), drawn_numbers.end());
+  };
+  for (const std::size_t rows : {1U, 3U, 40U})  // all the same, many the same, few
+    for (const std::size_t positions : {1U, 2U, 9U})
+      for (const std::size_t n : {1U, 16U, 21U}) {
+        const auto first = indices_below(rows, 4 * positions);
+        const auto second = indices_below(rows, 3 * positions);
+        const auto right = numbers(4 * positions * n);
+        const auto other = numbers(3 * positions * n);
+        const Lookups<double> a{first.data(), right.data(), 4, positions, n};
+        const Lookups<double> b{second.data(), other.data(), 3, positions, n};
+        const auto expect = [&](const Lookups<double>& x, const Lookups<double>& y) {
+          const auto mine = dull_matrices(x, rows);
+          const auto theirs = dull_matrices(y, rows);
+          std::vector<double> dull(x.batch * y.batch);
+          for (std::size_t i = 0; i < x.batch; ++i)
+            for (std::size_t j = 0; j < y.batch; ++j)
+              for (std::size_t c = 0; c < rows * n; ++c)
+                dull[i * y.batch + j] += mine[i * rows * n + c] * theirs[j * rows * n + c];
+          std::vector<double> found(x.batch * y.batch, -1.0);
+          cross(x, y, found.data());
+          ASSERT_EQ(found, dull) << rows << " rows, " << positions << " positions of " << n;
+          const std::vector<float> of_x(x.right, x.right + x.batch * positions * n);
+          const std::vector<float> of_y(y.right, y.right + y.batch * positions * n);
+          std::vector<float> narrow(x.batch * y.batch, -1.0F);
+          cross<float>({x.indices, of_x.data(), x.batch, positions, n},
+                       {y.indices, of_y.data(), y.batch, positions, n}, narrow.data());
+          ASSERT_EQ(std::vector<double>(narrow.begin(), narrow.end()), dull);
+        };
+        expect(a, b);
+        expect(a, a);
+      }
+  double none = -1.0;
+  cross<double>({nullptr, nullptr, 1, 0, 3}, {nullptr, nullptr, 1, 0, 3}, &none);
+  EXPECT_EQ(none, 0.0);
 }
 
 }  // namespace

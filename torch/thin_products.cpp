@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "few_columns.hpp"
+#include "thin_products.hpp"
 
 #include <ATen/Parallel.h>
 
+#include "kernels/outer_products.hpp"
 #include "kernels/projection.hpp"
 
 namespace cdgrab::torch {
@@ -20,6 +21,16 @@ bool is_covered(const Tensor& a, const Tensor& b) {
 }
 
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+/// rows[b] = alpha * left[b]^T right[b], of one position each.
+void form_outer_products(const Tensor& left, const Tensor& right, double alpha, const Tensor& rows) {
+  const kernels::OuterProducts all{left.const_data_ptr<float>(), right.const_data_ptr<float>(),
+                                   size(left.size(2)), size(right.size(2))};
+  float* to = rows.mutable_data_ptr<float>();
+  at::parallel_for(0, rows.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
+    kernels::form(all, size(begin), size(end), static_cast<float>(alpha), to);
+  });
+}
 
 }  // namespace
 
@@ -43,9 +54,13 @@ Tensor times(const Tensor& matrix, const Tensor& map) {
   return out;
 }
 
-bool few_columns_of_rows(const Tensor& left, const Tensor& right, double alpha, const Tensor& rows) {
-  if (!is_covered(left, right) || right.size(2) > kFewColumnsOfRows || left.size(2) < right.size(2))
-    return false;
+bool form_thin_rows(const Tensor& left, const Tensor& right, double alpha, const Tensor& rows) {
+  if (!is_covered(left, right)) return false;
+  if (left.size(1) == 1) {
+    form_outer_products(left.contiguous(), right.contiguous(), alpha, rows);
+    return true;
+  }
+  if (right.size(2) > kFewColumnsOfRows || left.size(2) < right.size(2)) return false;
   const Tensor weights = right.mul(alpha).contiguous();
   const kernels::Strided first{left.const_data_ptr<float>(), size(left.size(2)), size(left.size(1)),
                                size(left.stride(2)), size(left.stride(1))};

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrices that are products of two vectors each, which are never formed: the gradients of a layer that an
+// example passes once.
+#pragma once
+
+#include <cstddef>
+
+namespace cdgrab::torch::kernels {
+
+/// The k-th is left_k^T right_k, with left (count, m) and right (count, n), contiguous.
+struct OuterProducts {
+  const float* left;
+  const float* right;
+  std::size_t m, n;
+};
+
+/// Which of them count, and how: those that `order` names.
+struct Weighted {
+  const std::size_t* order;
+  std::size_t first;  ///< so many of them are added with `weight` more than the rest
+  std::size_t count;
+  float weight;
+  float common;  ///< the weight of the rest
+};
+
+/// rows[k] (m, n) = alpha * left_k^T right_k, for k in [begin, end); without a zero that is negative, as a
+/// sum would have none.
+void form(const OuterProducts& all, std::size_t begin, std::size_t end, float alpha, float* rows);
+
+/// sum = what the `count` add up to, and to += common * sum + weight * (the first of them); rows [begin, end)
+/// of both, (m, n), each coordinate of which is read and written once.
+void add_with_sum(const OuterProducts& all, const Weighted& which, std::size_t begin, std::size_t end,
+                  float* sum, float* to);
+
+/// The same where the sum is known: only the first are looked at.
+void add_by_sum(const OuterProducts& all, const Weighted& which, std::size_t begin, std::size_t end,
+                const float* sum, float* to);
+
+}  // namespace cdgrab::torch::kernels
