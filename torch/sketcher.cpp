@@ -95,6 +95,14 @@ void save_tensor(State& state, const std::string& key, const Tensor& tensor) {
     state.set(key, std::span<const float>(value.const_data_ptr<float>(), size));
 }
 
+/// Of what goes on to be counted.
+std::int64_t loaded_count(const State& state, const char* key) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  const std::int64_t value = state.integer(key);
+  if (value >= 0 && value <= kMost) return value;
+  throw StateMismatch(state.name(key), fmt::format("{}; 0 to {} are possible", value, kMost));
+}
+
 Tensor load_tensor(const State& state, const std::string& key, std::int64_t columns) {
   if (!state.contains(key)) return {};
   const Array& array = state.array(key);
@@ -294,9 +302,11 @@ void Sketcher::load(const State& state) {
     if (!fresh) std::tie(maps.m, maps.n, maps.size) = std::tie(maps_[k].m, maps_[k].n, maps_[k].size);
     if (learns()) load_maps(maps, own, k);
   }
+  const std::int64_t epoch = loaded_count(own, "epoch");
+  const std::int64_t blocks = loaded_count(own, "blocks");
   seed_ = static_cast<std::uint64_t>(own.integer("seed"));
-  epoch_ = static_cast<std::uint64_t>(own.integer("epoch"));
-  blocks_ = own.integer("blocks");
+  epoch_ = static_cast<std::uint64_t>(epoch);
+  blocks_ = blocks;
   maps_ = std::move(loaded);
   if (fresh) table_ = std::move(table);
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,7 @@ TEST(HostileState, ASamplerRefusesNumbersThatDoNotFitTogether) {
       {"pair; block=3", "balancer.in_block", [](State& s) { s.set("balancer.in_block", std::int64_t{3}); }},
       {"pair; sign=halving", "sign.tau", [](State& s) { s.set("sign.tau", -1.0); }},
       {"pair; sign=halving", "sign.decided", [](State& s) { s.set("sign.decided", std::int64_t{-1}); }},
+      {"pair", "epoch", [](State& s) { s.set("epoch", std::numeric_limits<std::int64_t>::max()); }},
       {"pair", "input_dim", [](State& s) { s.set("input_dim", std::int64_t{3}); }},
       {"pair", "input_dim", [](State& s) { drop(s, "input_dim"); }},
       {"pair; every=2", "every=2", [](State& s) { s.set("epoch", std::int64_t{1}); }},
@@ -87,6 +89,8 @@ TEST(HostileState, ASamplerOfManyWorkersRefusesWhatItsOwnWordsContradict) {
        [](State& s) {
          set_bytes(s, "outgoing.arrivals", arrivals(0, {1, 2}, {1}));
        }},
+      {"cd-pair", "epoch", [](State& s) { s.set("epoch", std::numeric_limits<std::int64_t>::max()); }},
+      {"cd-pair", "step", [](State& s) { s.set("step", std::numeric_limits<std::int64_t>::max()); }},
       {"cd-pair", "lengths", [](State& s) { set_bytes(s, "outgoing.0", Bytes(3)); }},
       {"cd-pair", "lanes.carries",
        [](State& s) {
