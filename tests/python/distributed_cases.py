@@ -586,6 +586,33 @@ def sharded_models_are_observed_as_whole_ones() -> None:
 
 
 @case
+def fused_orders_leave_large_layers_their_gradients() -> None:
+    """Who looks at gradients inside the backward, as DDP and FSDP2 do, finds them there."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    x, y = torch.randn(6, 8), torch.randint(3, (6,))
+
+    def gradients(order: str, sharded: bool) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        layers = [torch.nn.Linear(8, 640), torch.nn.Tanh(), torch.nn.Linear(640, 512), torch.nn.Linear(512, 3)]
+        model: torch.nn.Module = torch.nn.Sequential(*layers)
+        if sharded:
+            for part in (*layers, model):
+                fully_shard(part, mesh=mesh)
+        else:
+            model = DDP(model)
+        sampler = cdgrab.Sampler(6, order)
+        assert len(list(sampler)) == 6
+        loss = F.cross_entropy(model(x), y)
+        sampler.observe(loss, 6)
+        loss.backward()
+        assert sampler.report()["observed"] == (0 if order == "rr" else 6)
+        return [p.grad.full_tensor() if sharded else p.grad for p in model.parameters()]
+
+    for sharded in (False, True):
+        torch.testing.assert_close(gradients("pair; fused", sharded), gradients("rr", sharded))
+
+
+@case
 def a_state_dict_waits_for_nobody() -> None:
     sampler = cdgrab.DistributedSampler(20)
     feed(sampler, next(iter(BatchSampler(sampler, 2, drop_last=False))))
