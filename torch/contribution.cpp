@@ -247,7 +247,10 @@ Tensor Contribution::inner(const Tensor& direction) const {
   Tensor total;
   if (rows_.defined()) total = at::mv(rows_, direction.reshape({-1}));
   if (!is_rows() && !total.defined()) total = at::zeros({batch()}, options());
-  for (const Factors& f : factors_) f.add_inner(direction.reshape({f.m, f.n}), total);
+  for (const Factors& f : factors_) {
+    const Tensor matrix = direction.reshape({f.m, f.n});
+    if (!torch::add_inner(f, matrix, total)) f.add_inner(matrix, total);
+  }
   if (alpha_ != 1.0) total = total * alpha_;
   return scale_.defined() ? total * scale_.to(total.scalar_type()) : total;
 }

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "owed_sum.hpp"
+#include "single_products.hpp"
 
 namespace cdgrab::torch {
 

@@ -413,7 +413,7 @@ bool Observation::may_be_late(const Contribution& contribution, const Use& use) 
   const bool accumulates_all = wanted == nullptr || wanted->empty();  // no inputs= and no autograd.grad
   const Collected& collected = collected_[index_.at(use.parameter.unsafeGetTensorImpl())];
   return inverse_.defined() && is_plain_ && accumulates_all && collected.left == 1 && !collected.sum &&
-         use.parameter.scalar_type() == at::kFloat && OwedSum::covers(contribution.factors());
+         use.parameter.scalar_type() == at::kFloat && are_single_products(contribution.factors());
 }
 
 /// Nothing, for the node to send.

@@ -25,7 +25,7 @@ std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 /// rows[b] = alpha * left[b]^T right[b], of one position each.
 void form_outer_products(const Tensor& left, const Tensor& right, double alpha, const Tensor& rows) {
   const kernels::OuterProducts all{left.const_data_ptr<float>(), right.const_data_ptr<float>(),
-                                   size(left.size(2)), size(right.size(2))};
+                                   size(left.size(0)), size(left.size(2)), size(right.size(2))};
   float* to = rows.mutable_data_ptr<float>();
   at::parallel_for(0, rows.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
     kernels::form(all, size(begin), size(end), static_cast<float>(alpha), to);

@@ -126,18 +126,52 @@ struct Layer {
   std::vector<float> right = small_integers(count * n);
   std::vector<float> matrix = small_integers(m * n);
 
-  [[nodiscard]] OuterProducts all() const { return {left.data(), right.data(), m, n}; }
+  [[nodiscard]] OuterProducts all() const { return {left.data(), right.data(), count, m, n}; }
   [[nodiscard]] float entry(std::size_t k, std::size_t i, std::size_t j) const {
     return left[k * m + i] * right[k * n + j];
   }
 };
 
-/// Every tile's edge of every instruction set: more and fewer vectors, rows and columns than one has.
+/// More and fewer vectors, rows and columns than are taken at once; one entry in fifteen is zero.
 template <class Check>
 void for_every_layer(const Check& check) {
   for (const std::size_t count : {0U, 1U, 3U, 6U, 13U, 24U})
-    for (const std::size_t m : {1U, 2U, 5U, 6U, 12U, 19U})
-      for (const std::size_t n : {1U, 7U, 8U, 16U, 32U, 33U, 75U}) check(Layer{count, m, n});
+    for (const std::size_t m : {1U, 2U, 15U, 16U, 19U, 70U})
+      for (const std::size_t n : {1U, 7U, 32U, 64U, 65U, 128U, 150U}) check(Layer{count, m, n});
+}
+
+TEST(OuterProducts, InnerIsThatOfTheDullLoopForEveryShape) {
+  on_every_target([] {
+    for_every_layer([](const Layer& layer) {
+      std::vector<double> dull(layer.count, 1.0);
+      for (std::size_t k = 0; k < layer.count; ++k)
+        for (std::size_t i = 0; i < layer.m; ++i)
+          for (std::size_t j = 0; j < layer.n; ++j)
+            dull[k] += layer.entry(k, i, j) * layer.matrix[i * layer.n + j];
+      std::vector<double> found(layer.count, 1.0);
+      const std::size_t half = layer.m / 2;
+      add_inner(layer.all(), 0, half, layer.matrix.data(), found.data());
+      add_inner(layer.all(), half, layer.m, layer.matrix.data(), found.data());
+      ASSERT_EQ(found, dull) << layer.count << " of " << layer.m << " x " << layer.n;
+      const auto zeros = std::count(layer.left.begin(), layer.left.end(), 0.0F);
+      EXPECT_EQ(entries(layer.all()), layer.left.size() - static_cast<std::size_t>(zeros));
+    });
+  });
+}
+
+TEST(OuterProducts, InnerOfManyRowsAndColumnsKeepsItsDigits) {
+  Layer layer{1, 3000, 300};
+  double exact = 0.0;
+  for (std::size_t i = 0; i < layer.matrix.size(); ++i)
+    layer.matrix[i] = static_cast<float>(uniform({3, Purpose::kData, 0, 0}, i));
+  std::fill(layer.left.begin(), layer.left.end(), 1.0F);
+  std::fill(layer.right.begin(), layer.right.end(), 1.0F);
+  for (const float number : layer.matrix) exact += static_cast<double>(number);
+  on_every_target([&] {
+    double found = 0.0;
+    add_inner(layer.all(), 0, layer.m, layer.matrix.data(), &found);
+    EXPECT_NEAR(found, exact, 1e-6 * exact);
+  });
 }
 
 TEST(OuterProducts, RowsAreThoseOfTheDullLoop) {

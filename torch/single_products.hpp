@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers that an example passes once: its gradient is one product of two vectors, and what the batch's add up
-// to can be had with the update of a register, in one pass over both.
+// Layers that an example passes once: its gradient is one product of two vectors. By kernels of our own, to
+// which the zeros of a layer with ReLU behind it are no work, and which have what the batch's gradients add
+// up to with the update of a register, in one pass over both.
 #pragma once
 
 #include <utility>
@@ -9,16 +10,20 @@
 
 namespace cdgrab::torch {
 
+/// Whether the gradients are products of vectors of float32 in main memory.
+bool are_single_products(const Factors& factors);
+
+/// total[i] += the product of example i's gradient with a matrix (m, n). False, and nothing is done, where
+/// that is for a BLAS.
+bool add_inner(const Factors& factors, const Tensor& matrix, const Tensor& total);
+
 /// matrix += sum_i weights[i] * (gradient of example i), by what the gradients add up to, (m, n). False, and
-/// nothing is done, where weights have more than two values or the gradients are none of a covered layer.
+/// nothing is done, where weights have more than two values or the gradients are none of these.
 bool add_by_sum(const Factors& factors, const Tensor& weights, const Tensor& sum, Tensor& matrix);
 
 /// That sum, which a node has left to us: it comes with the first update, or else by itself.
 class OwedSum {
  public:
-  /// Whether the gradients are products of vectors of float32 in main memory.
-  static bool covers(const Factors& factors);
-
   explicit OwedSum(Factors factors) : factors_(std::move(factors)) {}
 
   [[nodiscard]] bool is_known() const { return sum_.defined(); }
