@@ -173,12 +173,11 @@ LoadReport DistributedSampler::Impl::load(const State& state, Impl& old) {
   for (const Epoch& epoch : epochs_) arrived.push_back(epoch.observed());
   coordinator_->load_bookkeeping(state, arrived, same_shares);
   if (local) load_outgoing(state);
-  load_vectors(state, same_shares, old);
-
   resumed_ = true;
   resumed_over_ = std::all_of(epochs_.begin(), epochs_.end(),
                               [this](const Epoch& epoch) { return !epoch.has_left(smallest_batch_); });
   if (local) resumed_over_ = state.integer("left") == 0;
+  load_vectors(state, same_shares, old);  // takes from the old sampler: nothing after it may refuse the state
   return load_report(before);
 }
 

@@ -404,6 +404,19 @@ def test_tensors_without_numbers_are_no_part_of_a_state(codes):
         sampler.load_state_dict({**sampler.state_dict(), "worker.0.codes": codes})
 
 
+@pytest.mark.parametrize("order", ["cd-pair", "id-pair", "d-rr"])
+def test_a_state_without_any_one_of_its_entries_leaves_the_sampler_as_it_was_or_loads(order):
+    state = trained(order, 2).state_dict()
+    for key in state:
+        sampler = trained(order, 2)
+        with allowed_to_refuse(sampler):
+            sampler.load_state_dict({name: value for name, value in state.items() if name != key})
+        handed = list(sampler)
+        assert len(set(handed)) == len(handed) <= COUNT
+        sampler.end_epoch()
+        assert sorted(sampler) == list(range(COUNT))
+
+
 def test_a_refused_state_leaves_the_vectors_that_wait_as_they_were():
     sampler = trained("cd-pair", 2)
     before = sampler.state_dict()
