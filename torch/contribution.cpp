@@ -8,7 +8,7 @@ namespace cdgrab::torch {
 namespace {
 
 /// What stays in a core's cache from one pass to the next.
-constexpr std::size_t kCacheBytes = std::size_t{512} << 10;
+constexpr std::size_t kCacheBytes = std::size_t{2} << 20;
 
 }  // namespace
 
