@@ -9,15 +9,16 @@ namespace {
 constexpr std::int64_t kBatch = 8;
 constexpr std::size_t kExamples = 2 * kBatch;
 
+/// A layer as rows, and one as factors that knows its sum.
 models::Case wide_mlp() {
-  torch::nn::Sequential net(torch::nn::Linear(128, 256), torch::nn::ReLU(), torch::nn::Linear(256, 128),
-                            torch::nn::ReLU(), torch::nn::Linear(128, 10));
-  return models::classifier("MLP", net, {128}, 10);
+  torch::nn::Sequential net(torch::nn::Linear(64, 512), torch::nn::ReLU(), torch::nn::Linear(512, 512),
+                            torch::nn::ReLU(), torch::nn::Linear(512, 10));
+  return models::classifier("MLP", net, {64}, 10);
 }
 
-void count_steps(const char* name, models::Case model) {
+void count_steps(const char* name, models::Case model, const char* spec = "pair") {
   const auto [x, y] = model.data(kBatch);
-  cdgrab::torch::Sampler sampler(kExamples, "pair");
+  cdgrab::torch::Sampler sampler(kExamples, spec);
   cost::counted(name, [&] {
     while (sampler.next(kBatch)) {
       const at::Tensor loss = model.loss(x, y);
@@ -35,5 +36,6 @@ int main() {
   at::set_num_threads(1);
   torch::manual_seed(0);
   count_steps("mlp", wide_mlp());
+  count_steps("mlp, fused", wide_mlp(), "pair; fused");
   count_steps("lenet", models::lenet());
 }
