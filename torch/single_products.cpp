@@ -96,8 +96,8 @@ bool add_inner(const Factors& factors, const Tensor& matrix, const Tensor& total
     return false;
   const float* numbers = matrix.const_data_ptr<float>();
   std::mutex mutex;
-  std::map<std::size_t, std::vector<double>>
-      parts;  // by their first row, so that their sum is always the same
+  // By their first row, so that with as many threads their sum is always the same.
+  std::map<std::size_t, std::vector<double>> parts;
   here.for_rows([&](std::size_t begin, std::size_t end) {
     std::vector<double> part(all.count);
     kernels::add_inner(all, begin, end, numbers, part.data());
