@@ -224,7 +224,7 @@ void Factors::add_rows(const Tensor& rows, std::int64_t first, double beta, doub
 }
 
 Tensor Factors::cross(const Factors& other) const {
-  if (are_lookups_here(*this, other) && !expand && !other.expand)
+  if (are_lookups_here(*this, other))
     return right.scalar_type() == at::kDouble ? cross_of_lookups<double>(*this, other)
                                               : cross_of_lookups<float>(*this, other);
   Tensor total = at::empty({batch(), other.batch()}, options());
@@ -276,7 +276,6 @@ void Factors::add_to(Tensor& matrix, const Tensor& weights) const {
   });
 }
 
-/// (B) against a tensor with the examples first.
 Tensor along_examples(const Tensor& values, const Tensor& like) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim()), 1);
   shape[0] = like.size(0);
