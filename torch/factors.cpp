@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/lookups.hpp"
-#include "thin_products.hpp"
+#include "products.hpp"
 
 namespace cdgrab::torch {
 namespace {
@@ -210,9 +210,7 @@ void Factors::add_rows(const Tensor& rows, std::int64_t first, double beta, doub
   if (!is_lookup()) {
     by_examples(*this, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
       const Tensor to = rows.slice(0, begin, end);
-      const Tensor some = part.left.slice(2, first, first + count);
-      if (beta == 0.0 && to.is_contiguous() && form_thin_rows(some, part.right, alpha, to)) return;
-      to.baddbmm_(some.transpose(1, 2), part.right, beta, alpha);
+      multiply_transposed(part.left.slice(2, first, first + count), part.right, alpha, beta, to);
     });
     return;
   }
@@ -259,7 +257,7 @@ Tensor Factors::squared_norms() const {
 void Factors::add_inner(const Tensor& matrix, const Tensor& total) const {
   by_examples(*this, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
     const Tensor seen = part.is_lookup() ? matrix.index_select(0, part.indices.reshape({-1}))
-                                         : at::mm(flat(part.left), matrix);
+                                         : times(flat(part.left), matrix);
     total.slice(0, begin, end).add_(seen.mul_(flat(part.right)).view({end - begin, -1}).sum(1));
   });
 }
@@ -269,10 +267,10 @@ void Factors::add_to(Tensor& matrix, const Tensor& weights) const {
     const Tensor w = along_examples(weights.slice(0, begin, end), part.right);
     if (part.is_lookup())
       matrix.index_add_(0, part.indices.reshape({-1}), flat(part.right * w));
-    else if (m < n)
-      matrix.addmm_(flat(part.left * w).t(), flat(part.right));
     else
-      matrix.addmm_(flat(part.left).t(), flat(part.right * w));
+      multiply_transposed(flat(m < n ? part.left * w : part.left).unsqueeze(0),
+                          flat(m < n ? part.right : part.right * w).unsqueeze(0), 1.0, 1.0,
+                          matrix.unsqueeze(0));
   });
 }
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "cdgrab/error.hpp"
-#include "thin_products.hpp"
+#include "products.hpp"
 
 namespace cdgrab::torch {
 namespace {

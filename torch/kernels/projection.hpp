@@ -4,14 +4,9 @@
 
 #include <cstddef>
 
-namespace cdgrab::torch::kernels {
+#include "kernels/strided.hpp"
 
-/// Numbers at first[i * row_stride + k * column_stride].
-struct Strided {
-  const float* first;
-  std::size_t rows, columns;
-  std::size_t row_stride, column_stride;
-};
+namespace cdgrab::torch::kernels {
 
 /// out = matrix * map, with map (matrix.columns, size) and out (matrix.rows, size), contiguous.
 void project(const Strided& matrix, const float* map, std::size_t size, float* out);

@@ -2,6 +2,7 @@
 // Fused recurrent layers. They keep no gates, so these are computed again from the layer's input and output;
 // the gradients that arrive at the gates then make every parameter's.
 #include "cdgrab/error.hpp"
+#include "products.hpp"
 #include "rules.hpp"
 
 namespace cdgrab::torch {
@@ -32,8 +33,10 @@ Steps steps_of(Lstm& node, at::ScalarType type) {
   const Tensor first = read(node.hx__).reshape({1, outputs.size(1), outputs.size(2)});
   steps.states = at::cat({first, outputs.narrow(0, 0, count - 1)});
 
-  Tensor sums =
-      at::matmul(steps.inputs, read(node.weight0_).t()) + at::matmul(steps.states, steps.recurrent.t());
+  const auto weighted = [](const Tensor& all, const Tensor& weight) {
+    return times(all.flatten(0, 1), weight.t()).view({all.size(0), all.size(1), -1});
+  };
+  Tensor sums = weighted(steps.inputs, read(node.weight0_)) + weighted(steps.states, steps.recurrent);
   if (node.has_biases) sums = sums + read(node.weight2_) + read(node.weight3_);
   const auto parts = sums.chunk(4, 2);
   steps.in = parts[0].sigmoid();
@@ -68,7 +71,7 @@ Tensor gradients_at_gates(const Moment& moment, const Lstm& node, const Steps& s
     all[k] = at::cat({c * fresh * in * (1 - in), c * steps.cells[k] * forget * (1 - forget),
                       c * in * (1 - fresh * fresh), h * squashed * out * (1 - out)},
                      1);
-    at_state = at::mm(all[k], steps.recurrent);
+    at_state = times(all[k], steps.recurrent);
     at_cell = c * forget;
   }
   return at::stack(all);

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled once per instruction set; the best is chosen at run time. Tiles of the product stay in registers
+// while the positions pass. What they are made of is packed first: a few columns of both, position after
+// position, so that those of the right stay in the first cache and those of the left in the second.
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#endif
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/transposed_products.cpp"
+#include "kernels/transposed_products.hpp"
+
+#include <hwy/aligned_allocator.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+HWY_BEFORE_NAMESPACE();
+namespace cdgrab::torch::kernels::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Tag = hn::ScalableTag<float>;
+using Vec = hn::Vec<Tag>;
+
+/// A tile: so many columns of the left by so many vectors of columns of the right, all in registers.
+constexpr std::size_t kLeft = HWY_TARGET <= HWY_AVX3 ? 12 : 6;
+constexpr std::size_t kVectors = 2;
+/// Positions at a time, and columns of the left.
+constexpr std::size_t kPositions = 256;
+constexpr std::size_t kLeftBlock = 40 * kLeft;
+
+HWY_INLINE std::size_t tile_width() { return kVectors * hn::Lanes(Tag()); }
+
+/// Columns [begin, end) of positions [from, to) as (panels, positions, width), filled up with zeros.
+void pack(const Strided& matrix, std::size_t from, std::size_t to, std::size_t begin, std::size_t end,
+          std::size_t width, float* packed) {
+  for (std::size_t column = begin; column < end; column += width) {
+    const std::size_t columns = std::min(width, end - column);
+    for (std::size_t t = from; t < to; ++t, packed += width) {
+      const float* at = matrix.first + t * matrix.row_stride + column * matrix.column_stride;
+      if (matrix.column_stride == 1)
+        std::copy_n(at, columns, packed);
+      else
+        for (std::size_t k = 0; k < columns; ++k) packed[k] = at[k * matrix.column_stride];
+      std::fill(packed + columns, packed + width, 0.0F);
+    }
+  }
+}
+
+/// Where a tile of the product goes.
+struct Target {
+  float* at;
+  std::size_t stride;
+  std::size_t rows, columns;  ///< of the tile that are inside
+  float alpha;
+  bool add;  ///< to what is there
+};
+
+HWY_INLINE void store(Vec sum, const Target& to, float* at) {
+  const Tag d;
+  const Vec scaled = hn::Mul(sum, hn::Set(d, to.alpha));
+  hn::StoreU(to.add ? hn::Add(hn::LoadU(d, at), scaled) : scaled, d, at);
+}
+
+void store_cut(const Vec (&sums)[kLeft][kVectors], const Target& to) {
+  const Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  HWY_ALIGN float row[kVectors * hn::MaxLanes(Tag())];
+  for (std::size_t i = 0; i < to.rows; ++i) {
+    for (std::size_t v = 0; v < kVectors; ++v) hn::Store(sums[i][v], d, row + v * lanes);
+    float* at = to.at + i * to.stride;
+    for (std::size_t j = 0; j < to.columns; ++j) at[j] = (to.add ? at[j] : 0.0F) + to.alpha * row[j];
+  }
+}
+
+HWY_INLINE void multiply_tile(const float* left, const float* right, std::size_t positions,
+                              const Target& to) {
+  const Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  Vec sums[kLeft][kVectors];
+  HWY_UNROLL(12)
+  for (std::size_t i = 0; i < kLeft; ++i)
+    for (std::size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::Zero(d);
+  for (std::size_t t = 0; t < positions; ++t, left += kLeft, right += kVectors * lanes) {
+    Vec by[kVectors];
+    for (std::size_t v = 0; v < kVectors; ++v) by[v] = hn::Load(d, right + v * lanes);
+    HWY_UNROLL(12)
+    for (std::size_t i = 0; i < kLeft; ++i) {
+      const Vec one = hn::Set(d, left[i]);
+      for (std::size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::MulAdd(one, by[v], sums[i][v]);
+    }
+  }
+  if (to.rows < kLeft || to.columns < kVectors * lanes) return store_cut(sums, to);
+  HWY_UNROLL(12)
+  for (std::size_t i = 0; i < kLeft; ++i)
+    for (std::size_t v = 0; v < kVectors; ++v) store(sums[i][v], to, to.at + i * to.stride + v * lanes);
+}
+
+std::size_t rounded_up(std::size_t value, std::size_t step) { return (value + step - 1) / step * step; }
+
+/// One product, with room for what is packed.
+void multiply(const Strided& left, const Strided& right, float alpha, bool added, float* out,
+              float* packed_left, float* packed_right) {
+  const std::size_t m = left.columns;
+  const std::size_t n = right.columns;
+  const std::size_t width = tile_width();
+  for (std::size_t from = 0; from < left.rows; from += kPositions) {
+    const std::size_t to = std::min(from + kPositions, left.rows);
+    const std::size_t positions = to - from;
+    pack(right, from, to, 0, n, width, packed_right);
+    for (std::size_t begin = 0; begin < m; begin += kLeftBlock) {
+      const std::size_t end = std::min(begin + kLeftBlock, m);
+      pack(left, from, to, begin, end, kLeft, packed_left);
+      for (std::size_t j = 0; j < n; j += width)
+        for (std::size_t i = begin; i < end; i += kLeft)
+          multiply_tile(packed_left + (i - begin) * positions, packed_right + j * positions, positions,
+                        {out + i * n + j, n, std::min(kLeft, end - i), std::min(width, n - j), alpha,
+                         added || from > 0});
+    }
+  }
+}
+
+}  // namespace
+
+bool is_wide() { return hn::Lanes(Tag()) >= 16; }
+
+void transposed_products(const StridedSeries& left, const StridedSeries& right, float alpha, bool added,
+                         float* out) {
+  const std::size_t entries = left.each.columns * right.each.columns;
+  const std::size_t positions = std::min(kPositions, left.each.rows);
+  if (positions == 0 && !added) std::fill_n(out, left.count * entries, 0.0F);
+  const auto packed_left =
+      hwy::AllocateAligned<float>(positions * rounded_up(std::min(kLeftBlock, left.each.columns), kLeft) + 1);
+  const auto packed_right =
+      hwy::AllocateAligned<float>(positions * rounded_up(right.each.columns, tile_width()) + 1);
+  for (std::size_t k = 0; k < left.count; ++k) {
+    Strided l = left.each;
+    Strided r = right.each;
+    l.first += k * left.stride;
+    r.first += k * right.stride;
+    multiply(l, r, alpha, added, out + k * entries, packed_left.get(), packed_right.get());
+  }
+}
+
+}  // namespace cdgrab::torch::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cdgrab::torch::kernels {
+
+HWY_EXPORT(is_wide);
+HWY_EXPORT(transposed_products);
+
+bool has_wide_registers() { return HWY_DYNAMIC_DISPATCH(is_wide)(); }
+
+void transposed_products(const StridedSeries& left, const StridedSeries& right, float alpha, bool added,
+                         float* out) {
+  HWY_DYNAMIC_DISPATCH(transposed_products)(left, right, alpha, added, out);
+}
+
+}  // namespace cdgrab::torch::kernels
+#endif

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products, by kernels of our own where these take less time than a BLAS.
+#pragma once
+
+#include "autograd.hpp"
+
+namespace cdgrab::torch {
+
+/// (N, n) x (n, r).
+Tensor times(const Tensor& matrix, const Tensor& map);
+
+/// out[b] (m, n) = beta * out[b] + alpha * left[b]^T right[b], for left (B, T, m) and right (B, T, n). With a
+/// beta of 0 it need not hold anything yet.
+void multiply_transposed(const Tensor& left, const Tensor& right, double alpha, double beta,
+                         const Tensor& out);
+
+}  // namespace cdgrab::torch
