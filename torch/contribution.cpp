@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "products.hpp"
+
 namespace cdgrab::torch {
 namespace {
 
@@ -134,8 +136,9 @@ void Contribution::merge() {
   factors_.insert(factors_.begin(), Factors::of_matrix(at::cat(lefts, 1), at::cat(rights, 1)));
 }
 
-void Contribution::form() {
+void Contribution::form(bool with_sum) {
   if (is_rows()) return;
+  if (with_sum && form_with_sum()) return;
   if (formed_ && alpha_ == 1.0 && !scale_.defined()) {
     for (const Factors& f : factors_) f.add_rows(rows_.view({batch(), f.m, f.n}), 0, 1.0, 1.0);
   } else {
@@ -145,6 +148,20 @@ void Contribution::form() {
   factors_.clear();
   alpha_ = 1.0;
   scale_ = Tensor();
+}
+
+/// False, and nothing is done, where the sum would take a pass of its own.
+bool Contribution::form_with_sum() {
+  if (!is_one_use() || scale_.defined()) return false;
+  const Factors& f = factors_.front();
+  const Tensor rows = at::empty({batch(), f.m, f.n}, options());
+  const Tensor sum = at::zeros({f.m, f.n}, options());
+  if (f.is_lookup() || f.expand || !multiply_transposed_with_sum(f.left, f.right, alpha_, rows, sum))
+    return false;
+  *this = of_rows(rows.flatten(1));
+  formed_ = true;
+  know_sum(sum);
+  return true;
 }
 
 /// (B, end - begin, n): what the uses add up to in these rows of the parameter, times alpha. The parameter is
@@ -202,14 +219,36 @@ Tensor Contribution::cross_by_rows_of(const Contribution& other) const {
   return at::cat(columns, 1);
 }
 
+bool Contribution::crosses_by_slices(const Contribution& other) const {
+  return !is_one_use() || !other.is_one_use() ||
+         factors_.front().operations_of_cross(other.factors_.front()) > operations_of_cross_by_slices(other);
+}
+
 Tensor Contribution::unscaled_cross(const Contribution& other) const {
   if (is_rows() && other.is_rows()) return at::mm(rows_, other.rows_.t());
-  if (is_one_use() && other.is_one_use()) {
-    const Factors& a = factors_.front();
-    const Factors& b = other.factors_.front();
-    if (a.operations_of_cross(b) <= operations_of_cross_by_slices(other)) return a.cross(b);
+  return crosses_by_slices(other) ? cross_by_slices(other) : factors_.front().cross(other.factors_.front());
+}
+
+Tensor Contribution::gram_and_inner(const std::vector<Tensor>& directions) const {
+  if (is_rows() || !crosses_by_slices(*this)) {
+    std::vector<Tensor> all = {gram()};
+    for (const Tensor& direction : directions) all.push_back(inner(direction).unsqueeze(1));
+    return at::cat(all, 1);
   }
-  return cross_by_slices(other);
+  const Factors& f = factors_.front();
+  const Tensor total =
+      at::zeros({batch(), batch() + static_cast<std::int64_t>(directions.size())}, options());
+  const Tensor gram = total.slice(1, 0, batch());
+  in_slices(f.m, batch() * f.n * total.element_size(), [&](std::int64_t begin, std::int64_t end) {
+    const Tensor some = slice(begin, end, f, 1.0).flatten(1);
+    gram.addmm_(some, some.t());
+    for (std::size_t k = 0; k < directions.size(); ++k)
+      total.select(1, batch() + static_cast<std::int64_t>(k))
+          .addmv_(some, directions[k].view({f.m, f.n}).slice(0, begin, end).flatten());
+  });
+  const Tensor own = scales().to(total.scalar_type());
+  gram.mul_(own);
+  return total.mul_(own.unsqueeze(1));
 }
 
 Tensor Contribution::cross(const Contribution& other) const {

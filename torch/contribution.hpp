@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "single_products.hpp"
@@ -56,11 +57,14 @@ class Contribution {
   void to(at::ScalarType dtype);
   /// Several uses become one of as many positions, where they are plain products.
   void merge();
-  /// Becomes rows, without the factors.
-  void form();
+  /// Becomes rows, without the factors; `with_sum`: and knows what they add up to, where that takes no pass
+  /// of its own.
+  void form(bool with_sum = false);
   /// What the gradients add up to without any scale, if it is known: a tensor of the parameter's entries,
   /// which is not copied and counts as long as nobody writes to it.
   void know_sum(const Tensor& sum);
+  /// The sum, if it is known, or undefined; of rows, for somebody who keeps it, as nobody asks for it after.
+  [[nodiscard]] Tensor take_sum() { return std::exchange(sum_, Tensor()); }
   /// The same for a sum that the first update makes; of a contribution that is one use as factors.
   void owe(std::shared_ptr<OwedSum> sum) { owed_ = std::move(sum); }
 
@@ -68,6 +72,8 @@ class Contribution {
   [[nodiscard]] Tensor rows() const;
   /// (B, B).
   [[nodiscard]] Tensor gram() const { return cross(*this); }
+  /// (B, B + k): gram() and beside it inner() of k directions; if rows are formed on the way, once.
+  [[nodiscard]] Tensor gram_and_inner(const std::vector<Tensor>& directions) const;
   /// (B, B'): products with the gradients of another batch's examples for the same parameter.
   [[nodiscard]] Tensor cross(const Contribution& other) const;
   /// (B): the diagonal of gram(); rounding may take a zero below it.
@@ -94,13 +100,16 @@ class Contribution {
   [[nodiscard]] Tensor cross_by_slices(const Contribution& other) const;
   [[nodiscard]] Tensor cross_by_rows_of(const Contribution& other) const;
   [[nodiscard]] Tensor unscaled_squared_norms() const;
+  /// Of a contribution that has factors.
+  [[nodiscard]] bool crosses_by_slices(const Contribution& other) const;
   [[nodiscard]] bool is_one_use() const { return factors_.size() == 1 && !rows_.defined(); }
   [[nodiscard]] double operations_of_cross_by_slices(const Contribution& other) const;
   [[nodiscard]] double operations_of_forming() const;
 
   /// All scales become part of rows and factors.
   void fold();
-  /// The sum, if it is known; or undefined.
+  bool form_with_sum();
+  /// The sum, if it is known and nobody has written to it; or undefined.
   [[nodiscard]] Tensor known_sum() const;
   void forget_sum();
   /// Adds what is left of the weights once each has the same taken off, which has been added by the known

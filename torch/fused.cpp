@@ -34,9 +34,14 @@ bool is_separable(const Use& use) {
   return use.parameter.is_cpu() && kNames.contains(use.node->name()) && turns_matrix(use).has_value();
 }
 
-Tensor sum_on_edge(const Contribution& rows, const Tensor& inverse_scales, const Use& use) {
-  Tensor sum = at::zeros({rows.entries()}, rows.options());
-  rows.add_to(sum, inverse_scales.to(sum.scalar_type()));
+Tensor sum_on_edge(Contribution& rows, const Tensor& inverse_scales, const Use& use) {
+  Tensor sum = rows.take_sum();
+  if (sum.defined()) {  // all examples have one scale then
+    sum = sum.flatten().mul_(inverse_scales[0].item<double>());
+  } else {
+    sum = at::zeros({rows.entries()}, rows.options());
+    rows.add_to(sum, inverse_scales.to(sum.scalar_type()));
+  }
   const auto& edge = use.node->next_edge(use.slot);
   return back_to_edge(sum, use).to(edge.function->input_metadata(edge.input_nr).dtype().toScalarType());
 }

@@ -403,7 +403,7 @@ void Observation::visit(Node* node, const variable_list& gradients, bool alone) 
 /// What the node need not compute; forms the rows that are wanted anyway.
 std::optional<Tensor> Observation::sum_of(Contribution& contribution, const Use& use) {
   if (!inverse_.defined() || is_one_product(contribution)) return std::nullopt;
-  if (way_.forms(contribution)) form_within_budget(contribution);
+  if (way_.forms(contribution)) form_within_budget(contribution, /*with_sum=*/true);
   if (!contribution.is_rows()) return std::nullopt;
   return sum_on_edge(contribution, inverse_, use);
 }
@@ -497,11 +497,11 @@ void Observation::complete(Collected& collected) {
   if (way_.forms(*collected.sum)) form_within_budget(*collected.sum);
 }
 
-void Observation::form_within_budget(Contribution& sum) {
+void Observation::form_within_budget(Contribution& sum, bool with_sum) {
   const std::size_t more = sum.has_rows() ? 0 : sum.row_bytes();
   if (sum.is_rows() || more > budget_) return;
   budget_ -= more;
-  sum.form();
+  sum.form(with_sum);
 }
 
 void Observation::end() {

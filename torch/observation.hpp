@@ -100,7 +100,7 @@ class Observation : public std::enable_shared_from_this<Observation> {
   [[nodiscard]] Contribution scaled(Contribution contribution, const Use& use) const;
   void collect(const Use& use, Contribution contribution, const std::string& rule);
   void complete(Collected& collected);
-  void form_within_budget(Contribution& sum);
+  void form_within_budget(Contribution& sum, bool with_sum = false);
   void end();
   void hand_over();
   /// What nodes have left to us reaches the parameters.

@@ -65,31 +65,34 @@ bool fills_tiles(std::int64_t m, std::int64_t n) {
   return rounded_up(m, kTileRows) * rounded_up(n, kTileColumns) <= 2 * m * n;
 }
 
-/// Some of the series, or some of the left columns of one that is alone.
+/// Left columns that are worth a thread's while.
+constexpr std::int64_t kGrainOfColumns = 48;
+
+bool are_for_tiles(const Tensor& left, const Tensor& right, const Tensor& out) {
+  return left.size(0) > 0 && is_covered(left, right) && out.scalar_type() == at::kFloat &&
+         out.is_contiguous() && fills_tiles(left.size(2), right.size(2)) && kernels::has_wide_registers();
+}
+
+/// Threads share the examples; of what is alone or added up, the left columns.
 void add_products(const kernels::StridedSeries& left, const kernels::StridedSeries& right, double alpha,
-                  bool added, float* out) {
-  const std::size_t n = right.each.columns;
-  const auto run = [&](kernels::StridedSeries l, kernels::StridedSeries r, float* to) {
-    kernels::transposed_products(l, r, static_cast<float>(alpha), added, to);
-  };
-  if (left.count == 1) {
-    at::parallel_for(0, static_cast<std::int64_t>(left.each.columns), kGrain,
-                     [&](std::int64_t begin, std::int64_t end) {
-                       kernels::StridedSeries some = left;
-                       some.each.first += size(begin) * left.each.column_stride;
-                       some.each.columns = size(end - begin);
-                       run(some, right, out + size(begin) * n);
-                     });
+                  const kernels::ProductTarget& to) {
+  const auto factor = static_cast<float>(alpha);
+  if (left.count > 1 && to.sum == nullptr) {
+    at::parallel_for(0, static_cast<std::int64_t>(left.count), 1, [=](std::int64_t begin, std::int64_t end) {
+      kernels::ProductTarget own = to;
+      own.first += size(begin) * to.stride;
+      kernels::transposed_products(left.some(size(begin), size(end)), right.some(size(begin), size(end)),
+                                   factor, own);
+    });
     return;
   }
-  at::parallel_for(0, static_cast<std::int64_t>(left.count), 1, [&](std::int64_t begin, std::int64_t end) {
-    kernels::StridedSeries l = left;
-    kernels::StridedSeries r = right;
-    l.each.first += size(begin) * l.stride;
-    r.each.first += size(begin) * r.stride;
-    l.count = r.count = size(end - begin);
-    run(l, r, out + size(begin) * left.each.columns * n);
-  });
+  at::parallel_for(0, static_cast<std::int64_t>(left.each.columns), kGrainOfColumns,
+                   [=](std::int64_t begin, std::int64_t end) {
+                     kernels::ProductTarget own = to;
+                     own.first += size(begin) * right.each.columns;
+                     if (own.sum != nullptr) own.sum += size(begin) * right.each.columns;
+                     kernels::transposed_products(left.columns(size(begin), size(end)), right, factor, own);
+                   });
 }
 
 kernels::StridedSeries series(const Tensor& all) {
@@ -125,16 +128,25 @@ void multiply_transposed(const Tensor& left, const Tensor& right, double alpha, 
                          const Tensor& out) {
   const std::int64_t m = left.size(2);
   const std::int64_t n = right.size(2);
-  const bool ours =
-      left.size(0) > 0 && is_covered(left, right) && out.scalar_type() == at::kFloat && out.is_contiguous();
-  if (ours && beta == 0.0 && left.size(1) == 1)
+  const bool forms = beta == 0.0 && left.size(0) > 0 && is_covered(left, right) &&
+                     out.scalar_type() == at::kFloat && out.is_contiguous();
+  if (forms && left.size(1) == 1)
     form_outer_products(left.contiguous(), right.contiguous(), alpha, out);
-  else if (ours && beta == 0.0 && n <= kFewColumnsOfRows && m >= n)
+  else if (forms && n <= kFewColumnsOfRows && m >= n)
     form_thin_products(left, right, alpha, out);
-  else if (ours && (beta == 0.0 || beta == 1.0) && fills_tiles(m, n) && kernels::has_wide_registers())
-    add_products(series(left), series(right), alpha, beta == 1.0, out.mutable_data_ptr<float>());
+  else if ((beta == 0.0 || beta == 1.0) && are_for_tiles(left, right, out))
+    add_products(series(left), series(right), alpha,
+                 {out.mutable_data_ptr<float>(), size(m * n), beta == 1.0});
   else
     out.baddbmm_(left.transpose(1, 2), right, beta, alpha);
+}
+
+bool multiply_transposed_with_sum(const Tensor& left, const Tensor& right, double alpha, const Tensor& out,
+                                  const Tensor& sum) {
+  if (left.size(1) == 1 || !are_for_tiles(left, right, out) || !sum.is_contiguous()) return false;
+  add_products(series(left), series(right), alpha,
+               {out.mutable_data_ptr<float>(), size(sum.numel()), false, sum.mutable_data_ptr<float>()});
+  return true;
 }
 
 }  // namespace cdgrab::torch

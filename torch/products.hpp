@@ -14,4 +14,9 @@ Tensor times(const Tensor& matrix, const Tensor& map);
 void multiply_transposed(const Tensor& left, const Tensor& right, double alpha, double beta,
                          const Tensor& out);
 
+/// The same with a beta of 0, and sum (m, n) += all of out. False, and nothing is done, where that is for a
+/// BLAS.
+bool multiply_transposed_with_sum(const Tensor& left, const Tensor& right, double alpha, const Tensor& out,
+                                  const Tensor& sum);
+
 }  // namespace cdgrab::torch

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "cdgrab/random.hpp"
@@ -13,6 +14,7 @@
 #include "kernels/lookups.hpp"
 #include "kernels/outer_products.hpp"
 #include "kernels/projection.hpp"
+#include "kernels/transposed_products.hpp"
 
 namespace cdgrab::torch::kernels {
 namespace {
@@ -116,6 +118,81 @@ TEST(Projection, IsThatOfTheDullLoopForEveryShapeAndLayout) {
                       numbers[i * matrix.row_stride + k * matrix.column_stride] * map[k * size + j];
             ASSERT_EQ(found, dull) << rows << " x " << columns << " x " << size << (turned ? ", turned" : "");
           }
+  });
+}
+
+/// Tall matrices of integers, with rows that stand apart or turned.
+struct Tall {
+  std::size_t count, rows, columns;
+  bool turned;
+  std::size_t across = (turned ? rows : columns) + 3;
+  std::size_t stride = across * (turned ? columns : rows) + 5;
+  std::vector<float> numbers = small_integers(count * stride + 1);
+
+  [[nodiscard]] StridedSeries series() const {
+    return {{numbers.data(), rows, columns, turned ? 1 : across, turned ? across : 1}, stride, count};
+  }
+  [[nodiscard]] float at(std::size_t k, std::size_t t, std::size_t i) const {
+    return numbers[k * stride + (turned ? i * across + t : t * across + i)];
+  }
+};
+
+/// More and fewer columns than a tile, a block of tiles, and positions than are taken at once; each shape
+/// turned this way or that.
+template <class Check>
+void for_every_product(const Check& check) {
+  constexpr std::size_t kCount = 2;
+  std::size_t turn = 0;
+  for (const std::size_t rows : {0U, 1U, 2U, 35U, 256U, 259U})
+    for (const std::size_t m : {1U, 5U, 6U, 12U, 13U, 25U, 483U})
+      for (const std::size_t n : {1U, 7U, 16U, 32U, 33U, 70U}) {
+        if (rows * m * n > 400'000) continue;
+        ++turn;
+        check(Tall{kCount, rows, m, turn % 2 == 0}, Tall{kCount, rows, n, turn % 3 == 0});
+      }
+}
+
+TEST(TransposedProducts, AreThoseOfTheDullLoopForEveryShapeAndLayout) {
+  on_every_target([] {
+    for_every_product([](const Tall& left, const Tall& right) {
+      const std::size_t entries = left.columns * right.columns;
+      const std::vector<float> before = small_integers(left.count * entries);
+      std::vector<float> formed(left.count * entries, -1.0F);
+      std::vector<float> added = before;
+      std::vector<float> sum(entries, 3.0F);
+      transposed_products(left.series(), right.series(), 2.0F, {formed.data(), entries, false, sum.data()});
+      transposed_products(left.series(), right.series(), 2.0F, {added.data(), entries, true});
+      std::vector<float> dull(left.count * entries, 0.0F);
+      std::vector<float> dull_sum(entries, 3.0F);
+      for (std::size_t k = 0; k < left.count; ++k)
+        for (std::size_t i = 0; i < left.columns; ++i)
+          for (std::size_t j = 0; j < right.columns; ++j) {
+            float& entry = dull[k * entries + i * right.columns + j];
+            for (std::size_t t = 0; t < left.rows; ++t) entry += 2.0F * left.at(k, t, i) * right.at(k, t, j);
+            dull_sum[i * right.columns + j] += entry;
+          }
+      ASSERT_EQ(formed, dull) << left.rows << " x " << left.columns << " x " << right.columns;
+      ASSERT_EQ(sum, dull_sum) << left.rows << " x " << left.columns << " x " << right.columns;
+      std::transform(before.begin(), before.end(), dull.begin(), dull.begin(), std::plus<>());
+      ASSERT_EQ(added, dull) << left.rows << " x " << left.columns << " x " << right.columns;
+    });
+  });
+}
+
+TEST(TransposedProducts, AreRoundedTheSameWhateverColumnsOfTheLeftAreAskedFor) {
+  on_every_target([] {
+    Tall left{1, 300, 41, false};
+    Tall right{1, 300, 37, false};
+    for (float& number : left.numbers) number *= 0.1F;
+    std::vector<float> whole(left.columns * right.columns);
+    transposed_products(left.series(), right.series(), 0.3F, {whole.data(), whole.size()});
+    for (std::size_t cut = 1; cut < left.columns; ++cut) {
+      std::vector<float> parts(whole.size());
+      transposed_products(left.series().columns(0, cut), right.series(), 0.3F, {parts.data(), parts.size()});
+      transposed_products(left.series().columns(cut, left.columns), right.series(), 0.3F,
+                          {parts.data() + cut * right.columns, parts.size()});
+      ASSERT_EQ(parts, whole) << cut;
+    }
   });
 }
 

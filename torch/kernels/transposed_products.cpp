@@ -48,34 +48,52 @@ void pack(const Strided& matrix, std::size_t from, std::size_t to, std::size_t b
   }
 }
 
-/// Where a tile of the product goes.
-struct Target {
+/// Where a tile of a product goes.
+struct Tile {
   float* at;
+  float* sum;  ///< null: there is none
   std::size_t stride;
   std::size_t rows, columns;  ///< of the tile that are inside
   float alpha;
   bool add;  ///< to what is there
 };
 
-HWY_INLINE void store(Vec sum, const Target& to, float* at) {
+/// The same operations for every tile, so that where it is cut rounds nothing differently.
+HWY_INLINE void store(const Vec (&products)[kLeft][kVectors], const Tile& to) {
   const Tag d;
-  const Vec scaled = hn::Mul(sum, hn::Set(d, to.alpha));
-  hn::StoreU(to.add ? hn::Add(hn::LoadU(d, at), scaled) : scaled, d, at);
+  const Vec alpha = hn::Set(d, to.alpha);
+  HWY_UNROLL(12)
+  for (std::size_t i = 0; i < kLeft; ++i)
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      const std::size_t offset = i * to.stride + v * hn::Lanes(d);
+      const Vec before = to.add ? hn::LoadU(d, to.at + offset) : hn::Zero(d);
+      hn::StoreU(hn::MulAdd(products[i][v], alpha, before), d, to.at + offset);
+      if (to.sum != nullptr)
+        hn::StoreU(hn::MulAdd(products[i][v], alpha, hn::LoadU(d, to.sum + offset)), d, to.sum + offset);
+    }
 }
 
-void store_cut(const Vec (&sums)[kLeft][kVectors], const Target& to) {
-  const Tag d;
-  const std::size_t lanes = hn::Lanes(d);
-  HWY_ALIGN float row[kVectors * hn::MaxLanes(Tag())];
+/// Over the edge: in copies that have room.
+void store_cut(const Vec (&products)[kLeft][kVectors], const Tile& to) {
+  constexpr std::size_t kWidth = kVectors * hn::MaxLanes(Tag());
+  HWY_ALIGN float own[kLeft * kWidth] = {};
+  HWY_ALIGN float own_sum[kLeft * kWidth] = {};
   for (std::size_t i = 0; i < to.rows; ++i) {
-    for (std::size_t v = 0; v < kVectors; ++v) hn::Store(sums[i][v], d, row + v * lanes);
-    float* at = to.at + i * to.stride;
-    for (std::size_t j = 0; j < to.columns; ++j) at[j] = (to.add ? at[j] : 0.0F) + to.alpha * row[j];
+    if (to.add) std::copy_n(to.at + i * to.stride, to.columns, own + i * kWidth);
+    if (to.sum != nullptr) std::copy_n(to.sum + i * to.stride, to.columns, own_sum + i * kWidth);
+  }
+  Tile whole = to;
+  whole.at = own;
+  whole.sum = to.sum == nullptr ? nullptr : own_sum;
+  whole.stride = kWidth;
+  store(products, whole);
+  for (std::size_t i = 0; i < to.rows; ++i) {
+    std::copy_n(own + i * kWidth, to.columns, to.at + i * to.stride);
+    if (to.sum != nullptr) std::copy_n(own_sum + i * kWidth, to.columns, to.sum + i * to.stride);
   }
 }
 
-HWY_INLINE void multiply_tile(const float* left, const float* right, std::size_t positions,
-                              const Target& to) {
+HWY_INLINE void multiply_tile(const float* left, const float* right, std::size_t positions, const Tile& to) {
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
   Vec sums[kLeft][kVectors];
@@ -92,15 +110,13 @@ HWY_INLINE void multiply_tile(const float* left, const float* right, std::size_t
     }
   }
   if (to.rows < kLeft || to.columns < kVectors * lanes) return store_cut(sums, to);
-  HWY_UNROLL(12)
-  for (std::size_t i = 0; i < kLeft; ++i)
-    for (std::size_t v = 0; v < kVectors; ++v) store(sums[i][v], to, to.at + i * to.stride + v * lanes);
+  store(sums, to);
 }
 
 std::size_t rounded_up(std::size_t value, std::size_t step) { return (value + step - 1) / step * step; }
 
 /// One product, with room for what is packed.
-void multiply(const Strided& left, const Strided& right, float alpha, bool added, float* out,
+void multiply(const Strided& left, const Strided& right, float alpha, const ProductTarget& product,
               float* packed_left, float* packed_right) {
   const std::size_t m = left.columns;
   const std::size_t n = right.columns;
@@ -113,10 +129,12 @@ void multiply(const Strided& left, const Strided& right, float alpha, bool added
       const std::size_t end = std::min(begin + kLeftBlock, m);
       pack(left, from, to, begin, end, kLeft, packed_left);
       for (std::size_t j = 0; j < n; j += width)
-        for (std::size_t i = begin; i < end; i += kLeft)
+        for (std::size_t i = begin; i < end; i += kLeft) {
+          const std::size_t offset = i * n + j;
           multiply_tile(packed_left + (i - begin) * positions, packed_right + j * positions, positions,
-                        {out + i * n + j, n, std::min(kLeft, end - i), std::min(width, n - j), alpha,
-                         added || from > 0});
+                        {product.first + offset, product.sum == nullptr ? nullptr : product.sum + offset, n,
+                         std::min(kLeft, end - i), std::min(width, n - j), alpha, product.added || from > 0});
+        }
     }
   }
 }
@@ -125,21 +143,19 @@ void multiply(const Strided& left, const Strided& right, float alpha, bool added
 
 bool is_wide() { return hn::Lanes(Tag()) >= 16; }
 
-void transposed_products(const StridedSeries& left, const StridedSeries& right, float alpha, bool added,
-                         float* out) {
-  const std::size_t entries = left.each.columns * right.each.columns;
+void transposed_products(const StridedSeries& left, const StridedSeries& right, float alpha,
+                         const ProductTarget& to) {
   const std::size_t positions = std::min(kPositions, left.each.rows);
-  if (positions == 0 && !added) std::fill_n(out, left.count * entries, 0.0F);
   const auto packed_left =
       hwy::AllocateAligned<float>(positions * rounded_up(std::min(kLeftBlock, left.each.columns), kLeft) + 1);
   const auto packed_right =
       hwy::AllocateAligned<float>(positions * rounded_up(right.each.columns, tile_width()) + 1);
   for (std::size_t k = 0; k < left.count; ++k) {
-    Strided l = left.each;
-    Strided r = right.each;
-    l.first += k * left.stride;
-    r.first += k * right.stride;
-    multiply(l, r, alpha, added, out + k * entries, packed_left.get(), packed_right.get());
+    ProductTarget one = to;
+    one.first += k * to.stride;
+    if (positions == 0 && !to.added) std::fill_n(one.first, left.each.columns * right.each.columns, 0.0F);
+    multiply(left.some(k, k + 1).each, right.some(k, k + 1).each, alpha, one, packed_left.get(),
+             packed_right.get());
   }
 }
 
@@ -154,9 +170,9 @@ HWY_EXPORT(transposed_products);
 
 bool has_wide_registers() { return HWY_DYNAMIC_DISPATCH(is_wide)(); }
 
-void transposed_products(const StridedSeries& left, const StridedSeries& right, float alpha, bool added,
-                         float* out) {
-  HWY_DYNAMIC_DISPATCH(transposed_products)(left, right, alpha, added, out);
+void transposed_products(const StridedSeries& left, const StridedSeries& right, float alpha,
+                         const ProductTarget& to) {
+  HWY_DYNAMIC_DISPATCH(transposed_products)(left, right, alpha, to);
 }
 
 }  // namespace cdgrab::torch::kernels
