@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "products.hpp"
+#include "row_memory.hpp"
 
 namespace cdgrab::torch {
 namespace {
@@ -154,7 +155,7 @@ void Contribution::form(bool with_sum) {
 bool Contribution::form_with_sum() {
   if (!is_one_use() || scale_.defined()) return false;
   const Factors& f = factors_.front();
-  const Tensor rows = at::empty({batch(), f.m, f.n}, options());
+  const Tensor rows = empty_rows({batch(), f.m, f.n}, options());
   const Tensor sum = at::zeros({f.m, f.n}, options());
   if (f.is_lookup() || f.expand || !multiply_transposed_with_sum(f.left, f.right, alpha_, rows, sum))
     return false;
@@ -173,7 +174,7 @@ Tensor Contribution::slice(std::int64_t begin, std::int64_t end, const Factors& 
     if (alpha != 1.0 || !is_rows()) out = out * alpha;
   } else {
     const std::vector<std::int64_t> shape = {batch(), end - begin, like.n};
-    out = factors_.front().is_lookup() ? at::zeros(shape, options()) : at::empty(shape, options());
+    out = factors_.front().is_lookup() ? at::zeros(shape, options()) : empty_rows(shape, options());
   }
   double beta = rows_.defined() ? 1.0 : 0.0;
   for (const Factors& each : factors_) {

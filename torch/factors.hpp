@@ -82,7 +82,7 @@ Tensor squares_of_rows(const Tensor& rows);
 /// Calls visit(begin, end) so that `bytes_each` of them stay within what an intermediate result may take.
 template <class Visit>
 void in_slices(std::int64_t count, std::int64_t bytes_each, Visit visit) {
-  constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
+  constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;
   const std::int64_t step = std::max<std::int64_t>(1, kScratchBytes / std::max<std::int64_t>(bytes_each, 1));
   for (std::int64_t begin = 0; begin < count; begin += step) visit(begin, std::min(begin + step, count));
 }

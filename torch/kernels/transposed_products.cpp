@@ -14,6 +14,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstring>
 
 HWY_BEFORE_NAMESPACE();
 namespace cdgrab::torch::kernels::HWY_NAMESPACE {
@@ -26,24 +27,27 @@ using Vec = hn::Vec<Tag>;
 /// A tile: so many columns of the left by so many vectors of columns of the right, all in registers.
 constexpr std::size_t kLeft = HWY_TARGET <= HWY_AVX3 ? 12 : 6;
 constexpr std::size_t kVectors = 2;
+// Vectors of an unknown number of lanes are disabled above.
+constexpr std::size_t kWidth = kVectors * hn::MaxLanes(Tag());
 /// Positions at a time, and columns of the left.
 constexpr std::size_t kPositions = 256;
 constexpr std::size_t kLeftBlock = 40 * kLeft;
 
-HWY_INLINE std::size_t tile_width() { return kVectors * hn::Lanes(Tag()); }
-
-/// Columns [begin, end) of positions [from, to) as (panels, positions, width), filled up with zeros.
+/// Columns [begin, end) of positions [from, to) as (panels, positions, kWidth), filled up with zeros.
+template <std::size_t kWidth>
 void pack(const Strided& matrix, std::size_t from, std::size_t to, std::size_t begin, std::size_t end,
-          std::size_t width, float* packed) {
-  for (std::size_t column = begin; column < end; column += width) {
-    const std::size_t columns = std::min(width, end - column);
-    for (std::size_t t = from; t < to; ++t, packed += width) {
+          float* packed) {
+  for (std::size_t column = begin; column < end; column += kWidth) {
+    const std::size_t columns = std::min(kWidth, end - column);
+    const bool whole = columns == kWidth && matrix.column_stride == 1;
+    for (std::size_t t = from; t < to; ++t, packed += kWidth) {
       const float* at = matrix.first + t * matrix.row_stride + column * matrix.column_stride;
-      if (matrix.column_stride == 1)
-        std::copy_n(at, columns, packed);
-      else
-        for (std::size_t k = 0; k < columns; ++k) packed[k] = at[k * matrix.column_stride];
-      std::fill(packed + columns, packed + width, 0.0F);
+      if (whole) {  // of a length that the compiler knows
+        std::memcpy(packed, at, kWidth * sizeof(float));
+        continue;
+      }
+      for (std::size_t k = 0; k < columns; ++k) packed[k] = at[k * matrix.column_stride];
+      std::fill(packed + columns, packed + kWidth, 0.0F);
     }
   }
 }
@@ -75,7 +79,6 @@ HWY_INLINE void store(const Vec (&products)[kLeft][kVectors], const Tile& to) {
 
 /// Over the edge: in copies that have room.
 void store_cut(const Vec (&products)[kLeft][kVectors], const Tile& to) {
-  constexpr std::size_t kWidth = kVectors * hn::MaxLanes(Tag());
   HWY_ALIGN float own[kLeft * kWidth] = {};
   HWY_ALIGN float own_sum[kLeft * kWidth] = {};
   for (std::size_t i = 0; i < to.rows; ++i) {
@@ -100,7 +103,7 @@ HWY_INLINE void multiply_tile(const float* left, const float* right, std::size_t
   HWY_UNROLL(12)
   for (std::size_t i = 0; i < kLeft; ++i)
     for (std::size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::Zero(d);
-  for (std::size_t t = 0; t < positions; ++t, left += kLeft, right += kVectors * lanes) {
+  for (std::size_t t = 0; t < positions; ++t, left += kLeft, right += kWidth) {
     Vec by[kVectors];
     for (std::size_t v = 0; v < kVectors; ++v) by[v] = hn::Load(d, right + v * lanes);
     HWY_UNROLL(12)
@@ -109,7 +112,7 @@ HWY_INLINE void multiply_tile(const float* left, const float* right, std::size_t
       for (std::size_t v = 0; v < kVectors; ++v) sums[i][v] = hn::MulAdd(one, by[v], sums[i][v]);
     }
   }
-  if (to.rows < kLeft || to.columns < kVectors * lanes) return store_cut(sums, to);
+  if (to.rows < kLeft || to.columns < kWidth) return store_cut(sums, to);
   store(sums, to);
 }
 
@@ -120,20 +123,20 @@ void multiply(const Strided& left, const Strided& right, float alpha, const Prod
               float* packed_left, float* packed_right) {
   const std::size_t m = left.columns;
   const std::size_t n = right.columns;
-  const std::size_t width = tile_width();
   for (std::size_t from = 0; from < left.rows; from += kPositions) {
     const std::size_t to = std::min(from + kPositions, left.rows);
     const std::size_t positions = to - from;
-    pack(right, from, to, 0, n, width, packed_right);
+    pack<kWidth>(right, from, to, 0, n, packed_right);
     for (std::size_t begin = 0; begin < m; begin += kLeftBlock) {
       const std::size_t end = std::min(begin + kLeftBlock, m);
-      pack(left, from, to, begin, end, kLeft, packed_left);
-      for (std::size_t j = 0; j < n; j += width)
+      pack<kLeft>(left, from, to, begin, end, packed_left);
+      for (std::size_t j = 0; j < n; j += kWidth)
         for (std::size_t i = begin; i < end; i += kLeft) {
           const std::size_t offset = i * n + j;
-          multiply_tile(packed_left + (i - begin) * positions, packed_right + j * positions, positions,
-                        {product.first + offset, product.sum == nullptr ? nullptr : product.sum + offset, n,
-                         std::min(kLeft, end - i), std::min(width, n - j), alpha, product.added || from > 0});
+          multiply_tile(
+              packed_left + (i - begin) * positions, packed_right + j * positions, positions,
+              {product.first + offset, product.sum == nullptr ? nullptr : product.sum + offset, n,
+               std::min(kLeft, end - i), std::min(kWidth, n - j), alpha, product.added || from > 0});
         }
     }
   }
@@ -149,7 +152,7 @@ void transposed_products(const StridedSeries& left, const StridedSeries& right, 
   const auto packed_left =
       hwy::AllocateAligned<float>(positions * rounded_up(std::min(kLeftBlock, left.each.columns), kLeft) + 1);
   const auto packed_right =
-      hwy::AllocateAligned<float>(positions * rounded_up(right.each.columns, tile_width()) + 1);
+      hwy::AllocateAligned<float>(positions * rounded_up(right.each.columns, kWidth) + 1);
   for (std::size_t k = 0; k < left.count; ++k) {
     ProductTarget one = to;
     one.first += k * to.stride;
