@@ -230,26 +230,35 @@ Tensor Contribution::unscaled_cross(const Contribution& other) const {
   return crosses_by_slices(other) ? cross_by_slices(other) : factors_.front().cross(other.factors_.front());
 }
 
-Tensor Contribution::gram_and_inner(const std::vector<Tensor>& directions) const {
-  if (is_rows() || !crosses_by_slices(*this)) {
-    std::vector<Tensor> all = {gram()};
-    for (const Tensor& direction : directions) all.push_back(inner(direction).unsqueeze(1));
-    return at::cat(all, 1);
-  }
+/// What add_products() adds.
+Tensor Contribution::products_by_slices(const std::vector<Tensor>& directions) const {
   const Factors& f = factors_.front();
-  const Tensor total =
-      at::zeros({batch(), batch() + static_cast<std::int64_t>(directions.size())}, options());
-  const Tensor gram = total.slice(1, 0, batch());
-  in_slices(f.m, batch() * f.n * total.element_size(), [&](std::int64_t begin, std::int64_t end) {
+  const auto columns = batch() + static_cast<std::int64_t>(directions.size());
+  const Tensor products = at::zeros({batch(), columns}, options());
+  const Tensor gram = products.slice(1, 0, batch());
+  in_slices(f.m, batch() * f.n * products.element_size(), [&](std::int64_t begin, std::int64_t end) {
     const Tensor some = slice(begin, end, f, 1.0).flatten(1);
     gram.addmm_(some, some.t());
-    for (std::size_t k = 0; k < directions.size(); ++k)
-      total.select(1, batch() + static_cast<std::int64_t>(k))
-          .addmv_(some, directions[k].view({f.m, f.n}).slice(0, begin, end).flatten());
+    for (std::int64_t k = batch(); k < columns; ++k) {
+      const Tensor& direction = directions[static_cast<std::size_t>(k - batch())];
+      if (!direction.defined()) continue;
+      products.select(1, k).addmv_(some, direction.view({f.m, f.n}).slice(0, begin, end).flatten());
+    }
   });
-  const Tensor own = scales().to(total.scalar_type());
+  const Tensor own = scales().to(products.scalar_type());
   gram.mul_(own);
-  return total.mul_(own.unsqueeze(1));
+  return products.mul_(own.unsqueeze(1));
+}
+
+void Contribution::add_products(const std::vector<Tensor>& directions, const Tensor& total) const {
+  if (!is_rows() && crosses_by_slices(*this)) {
+    total.add_(products_by_slices(directions));
+    return;
+  }
+  total.slice(1, 0, batch()).add_(gram());
+  for (std::size_t k = 0; k < directions.size(); ++k)
+    if (directions[k].defined())
+      total.select(1, batch() + static_cast<std::int64_t>(k)).add_(inner(directions[k]));
 }
 
 Tensor Contribution::cross(const Contribution& other) const {

@@ -72,8 +72,9 @@ class Contribution {
   [[nodiscard]] Tensor rows() const;
   /// (B, B).
   [[nodiscard]] Tensor gram() const { return cross(*this); }
-  /// (B, B + k): gram() and beside it inner() of k directions; if rows are formed on the way, once.
-  [[nodiscard]] Tensor gram_and_inner(const std::vector<Tensor>& directions) const;
+  /// total (B, B + k) += gram(), and beside it inner() of k directions, of which those that are undefined are
+  /// zero. If rows are formed on the way, then once.
+  void add_products(const std::vector<Tensor>& directions, const Tensor& total) const;
   /// (B, B'): products with the gradients of another batch's examples for the same parameter.
   [[nodiscard]] Tensor cross(const Contribution& other) const;
   /// (B): the diagonal of gram(); rounding may take a zero below it.
@@ -102,6 +103,7 @@ class Contribution {
   [[nodiscard]] Tensor unscaled_squared_norms() const;
   /// Of a contribution that has factors.
   [[nodiscard]] bool crosses_by_slices(const Contribution& other) const;
+  [[nodiscard]] Tensor products_by_slices(const std::vector<Tensor>& directions) const;
   [[nodiscard]] bool is_one_use() const { return factors_.size() == 1 && !rows_.defined(); }
   [[nodiscard]] double operations_of_cross_by_slices(const Contribution& other) const;
   [[nodiscard]] double operations_of_forming() const;

@@ -70,13 +70,8 @@ void FactorGeometry::measure(std::span<const Register> live, std::span<const Reg
     const std::vector<Tensor>& registers = pieces_[p].registers;
     if (const auto found = gradients_.find(p); found != gradients_.end()) {
       std::vector<Tensor> directions;
-      for (const Register r : live)
-        if (registers[r].defined()) directions.push_back(registers[r]);
-      const Tensor products = found->second.gram_and_inner(directions);
-      of_rows.slice(1, 0, rows).add_(products.slice(1, 0, rows));
-      std::int64_t next = rows;
-      for (const Register r : live)
-        if (registers[r].defined()) of_rows.select(1, column(r)).add_(products.select(1, next++));
+      for (const Register r : live) directions.push_back(registers[r]);
+      found->second.add_products(directions, of_rows);
     }
     for (const Register a : centring)
       for (const Register b : live) {

@@ -289,6 +289,57 @@ TEST(KnownSums, OrdersAreThoseOfRowsInMemory) {
     EXPECT_EQ(orders_of(data, spec, false), orders_of(data, spec, true)) << spec;
 }
 
+/// Sequences of whole numbers, whose gradients are whole, too; more columns than a tile has, and no length
+/// that could be taken for the batch.
+Step whole_sequences(std::int64_t positions) {
+  const Tensor weight = at::randint(-2, 3, {71, 83}, at::kFloat).requires_grad_();
+  const Case model{"whole sequences",
+                   {weight},
+                   [weight](const Tensor& x, const Tensor& y) { return at::matmul(x, weight).mul(y).sum(); },
+                   [positions](std::int64_t batch) {
+                     return std::pair{at::randint(-3, 4, {batch, positions, 71}, at::kFloat),
+                                      at::randint(-3, 4, {batch, positions, 83}, at::kFloat)};
+                   }};
+  return Step::of(model, 23, false);
+}
+
+/// Orders of three epochs from batches of 7, and the gradients of all of their steps.
+std::pair<std::vector<std::vector<Index>>, Tensor> orders_within(const Step& data, const std::string& spec,
+                                                                 std::size_t budget) {
+  Sampler sampler(23, spec, {.seed = 5});
+  std::vector<std::vector<Index>> all;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    sampler.reset();
+    while (const auto examples = sampler.next(7)) {
+      const Tensor index =
+          at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
+      const Tensor loss = data.model.loss(data.x.index_select(0, index), data.y.index_select(0, index));
+      sampler.observe(loss, static_cast<std::int64_t>(examples->size()), {.sum = true, .budget = budget});
+      loss.backward();
+    }
+    sampler.end_epoch();
+    all.emplace_back(sampler.core().order().begin(), sampler.core().order().end());
+  }
+  return {all, take_gradients(data.model.parameters)[0]};
+}
+
+TEST(ManyPositions, WholeNumbersGiveTheSameOrdersAndGradientsWhateverIsHeldAndFused) {
+  constexpr std::size_t kNone = 0;
+  constexpr std::size_t kMuch = std::size_t{1} << 30;
+  for (const std::int64_t positions : {11, 307}) {
+    const Step data = whole_sequences(positions);
+    const auto [orders, gradient] = orders_within(data, "pair", kMuch);
+    EXPECT_NE(orders[1], orders[2]);
+    for (const auto& [spec, budget] :
+         {std::pair{"pair", kNone}, {"pair; fused", kMuch}, {"pair; fused", kNone}}) {
+      const auto [others, same] = orders_within(data, spec, budget);
+      EXPECT_EQ(others, orders) << spec << ", budget " << budget << ", " << positions << " positions";
+      EXPECT_TRUE(at::equal(same, gradient))
+          << spec << ", budget " << budget << ", " << positions << " positions";
+    }
+  }
+}
+
 TEST(KnownSums, AreNotUsedWhereSomebodyWritesToTheGradient) {
   Step data = large_layer();
   const auto expected = orders_of(data, "pair", true);
