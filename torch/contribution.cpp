@@ -153,15 +153,12 @@ void Contribution::form(bool with_sum) {
 
 /// False, and nothing is done, where the sum would take a pass of its own.
 bool Contribution::form_with_sum() {
-  if (!is_one_use() || scale_.defined()) return false;
-  const Factors& f = factors_.front();
-  const Tensor rows = empty_rows({batch(), f.m, f.n}, options());
-  const Tensor sum = at::zeros({f.m, f.n}, options());
-  if (f.is_lookup() || f.expand || !multiply_transposed_with_sum(f.left, f.right, alpha_, rows, sum))
-    return false;
-  *this = of_rows(rows.flatten(1));
+  if (!is_one_use() || scale_.defined() || factors().is_lookup() || factors().expand) return false;
+  const auto made = transposed_with_sum(factors().left, factors().right, alpha_);
+  if (!made) return false;
+  *this = of_rows(made->rows.flatten(1));
   formed_ = true;
-  know_sum(sum);
+  know_sum(made->sum);
   return true;
 }
 
@@ -197,14 +194,13 @@ Tensor Contribution::rows() const {
 
 /// For some of the parameter's rows at a time: formed, multiplied and dropped.
 Tensor Contribution::cross_by_slices(const Contribution& other) const {
+  if (&other == this) return products_by_slices({});
   const Factors& f = is_rows() ? other.factors_.front() : factors_.front();
-  const bool same = &other == this;
   Tensor total = at::zeros({batch(), other.batch()}, options());
-  const std::int64_t examples = batch() + (same ? 0 : other.batch());
+  const std::int64_t examples = batch() + other.batch();
   in_slices(f.m, examples * f.n * total.element_size(), [&](std::int64_t begin, std::int64_t end) {
     const Tensor mine = slice(begin, end, f, 1.0).flatten(1);
-    const Tensor theirs = same ? mine : other.slice(begin, end, f, 1.0).flatten(1);
-    total.addmm_(mine, theirs.t());
+    total.addmm_(mine, other.slice(begin, end, f, 1.0).flatten(1).t());
   });
   return total;
 }
@@ -230,7 +226,7 @@ Tensor Contribution::unscaled_cross(const Contribution& other) const {
   return crosses_by_slices(other) ? cross_by_slices(other) : factors_.front().cross(other.factors_.front());
 }
 
-/// What add_products() adds.
+/// What add_products() adds, without scales; the same way.
 Tensor Contribution::products_by_slices(const std::vector<Tensor>& directions) const {
   const Factors& f = factors_.front();
   const auto columns = batch() + static_cast<std::int64_t>(directions.size());
@@ -245,14 +241,15 @@ Tensor Contribution::products_by_slices(const std::vector<Tensor>& directions) c
       products.select(1, k).addmv_(some, direction.view({f.m, f.n}).slice(0, begin, end).flatten());
     }
   });
-  const Tensor own = scales().to(products.scalar_type());
-  gram.mul_(own);
-  return products.mul_(own.unsqueeze(1));
+  return products;
 }
 
 void Contribution::add_products(const std::vector<Tensor>& directions, const Tensor& total) const {
   if (!is_rows() && crosses_by_slices(*this)) {
-    total.add_(products_by_slices(directions));
+    const Tensor products = products_by_slices(directions);
+    const Tensor own = scales().to(products.scalar_type());
+    products.slice(1, 0, batch()).mul_(own);
+    total.add_(products.mul_(own.unsqueeze(1)));
     return;
   }
   total.slice(1, 0, batch()).add_(gram());

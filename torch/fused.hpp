@@ -36,7 +36,7 @@ class TakenEdges {
 bool is_separable(const Use& use);
 
 /// What that node would send along its edge, from the gradients of the examples as rows, each times the
-/// inverse of its scale (B).
+/// inverse of its scale (B). If these know their sum, it is taken from them.
 Tensor sum_on_edge(Contribution& rows, const Tensor& inverse_scales, const Use& use);
 
 /// Whether nobody is called when a gradient goes from the edge to the parameter, who might write to it.

@@ -6,11 +6,12 @@
 #include "kernels/outer_products.hpp"
 #include "kernels/projection.hpp"
 #include "kernels/transposed_products.hpp"
+#include "row_memory.hpp"
 
 namespace cdgrab::torch {
 namespace {
 
-/// Columns from which on a BLAS is as fast as the kernel, for many rows in their order and for few in
+/// Columns up to which the kernel for few of them is the fastest, for many rows in their order and for few in
 /// another.
 constexpr std::int64_t kFewColumns = 64;
 constexpr std::int64_t kFewColumnsOfRows = 16;
@@ -68,16 +69,22 @@ bool fills_tiles(std::int64_t m, std::int64_t n) {
 /// Left columns that are worth a thread's while.
 constexpr std::int64_t kGrainOfColumns = 48;
 
-bool are_for_tiles(const Tensor& left, const Tensor& right, const Tensor& out) {
-  return left.size(0) > 0 && is_covered(left, right) && out.scalar_type() == at::kFloat &&
-         out.is_contiguous() && fills_tiles(left.size(2), right.size(2)) && kernels::has_wide_registers();
+/// What kernels take: others are left to torch, and so are sizes that do not go together, for it to say so.
+bool are_covered(const Tensor& left, const Tensor& right, const Tensor& out) {
+  return is_covered(left, right) && out.scalar_type() == at::kFloat && out.is_contiguous() &&
+         left.numel() > 0 && left.size(0) == right.size(0) && left.size(1) == right.size(1) &&
+         out.numel() == left.size(0) * left.size(2) * right.size(2);
 }
 
-/// Threads share the examples; of what is alone or added up, the left columns.
+bool are_for_tiles(const Tensor& left, const Tensor& right) {
+  return fills_tiles(left.size(2), right.size(2)) && kernels::has_wide_registers();
+}
+
+/// Threads share the examples if there are enough; otherwise, or if these are added up, the left columns.
 void add_products(const kernels::StridedSeries& left, const kernels::StridedSeries& right, double alpha,
                   const kernels::ProductTarget& to) {
   const auto factor = static_cast<float>(alpha);
-  if (left.count > 1 && to.sum == nullptr) {
+  if (to.sum == nullptr && left.count >= size(at::get_num_threads())) {
     at::parallel_for(0, static_cast<std::int64_t>(left.count), 1, [=](std::int64_t begin, std::int64_t end) {
       kernels::ProductTarget own = to;
       own.first += size(begin) * to.stride;
@@ -128,25 +135,31 @@ void multiply_transposed(const Tensor& left, const Tensor& right, double alpha, 
                          const Tensor& out) {
   const std::int64_t m = left.size(2);
   const std::int64_t n = right.size(2);
-  const bool forms = beta == 0.0 && left.size(0) > 0 && is_covered(left, right) &&
-                     out.scalar_type() == at::kFloat && out.is_contiguous();
-  if (forms && left.size(1) == 1)
+  const bool covered = are_covered(left, right, out);
+  if (covered && beta == 0.0 && left.size(1) == 1)
     form_outer_products(left.contiguous(), right.contiguous(), alpha, out);
-  else if (forms && n <= kFewColumnsOfRows && m >= n)
+  else if (covered && beta == 0.0 && n <= kFewColumnsOfRows && m >= n)
     form_thin_products(left, right, alpha, out);
-  else if ((beta == 0.0 || beta == 1.0) && are_for_tiles(left, right, out))
+  else if (covered && (beta == 0.0 || beta == 1.0) && are_for_tiles(left, right))
     add_products(series(left), series(right), alpha,
                  {out.mutable_data_ptr<float>(), size(m * n), beta == 1.0});
+  else if (left.size(0) == 1)
+    out.select(0, 0).addmm_(left.select(0, 0).t(), right.select(0, 0), beta, alpha);
   else
     out.baddbmm_(left.transpose(1, 2), right, beta, alpha);
 }
 
-bool multiply_transposed_with_sum(const Tensor& left, const Tensor& right, double alpha, const Tensor& out,
-                                  const Tensor& sum) {
-  if (left.size(1) == 1 || !are_for_tiles(left, right, out) || !sum.is_contiguous()) return false;
+std::optional<RowsAndSum> transposed_with_sum(const Tensor& left, const Tensor& right, double alpha) {
+  const std::int64_t m = left.size(2);
+  const std::int64_t n = right.size(2);
+  const bool enough = m >= kGrainOfColumns * at::get_num_threads() || at::get_num_threads() == 1;
+  if (!is_covered(left, right) || left.size(1) == 1 || !enough || !are_for_tiles(left, right))
+    return std::nullopt;
+  RowsAndSum made{empty_rows({left.size(0), m, n}, left.options()), at::zeros({m, n}, left.options())};
+  if (!are_covered(left, right, made.rows)) return std::nullopt;
   add_products(series(left), series(right), alpha,
-               {out.mutable_data_ptr<float>(), size(sum.numel()), false, sum.mutable_data_ptr<float>()});
-  return true;
+               {made.rows.mutable_data_ptr<float>(), size(m * n), false, made.sum.mutable_data_ptr<float>()});
+  return made;
 }
 
 }  // namespace cdgrab::torch

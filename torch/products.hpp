@@ -2,6 +2,8 @@
 // Matrix products, by kernels of our own where these take less time than a BLAS.
 #pragma once
 
+#include <optional>
+
 #include "autograd.hpp"
 
 namespace cdgrab::torch {
@@ -14,9 +16,12 @@ Tensor times(const Tensor& matrix, const Tensor& map);
 void multiply_transposed(const Tensor& left, const Tensor& right, double alpha, double beta,
                          const Tensor& out);
 
-/// The same with a beta of 0, and sum (m, n) += all of out. False, and nothing is done, where that is for a
-/// BLAS.
-bool multiply_transposed_with_sum(const Tensor& left, const Tensor& right, double alpha, const Tensor& out,
-                                  const Tensor& sum);
+struct RowsAndSum {
+  Tensor rows;  ///< (B, m, n)
+  Tensor sum;   ///< (m, n): what they add up to
+};
+
+/// alpha * left[b]^T right[b] for every b. None where the sum would take a pass of its own.
+std::optional<RowsAndSum> transposed_with_sum(const Tensor& left, const Tensor& right, double alpha);
 
 }  // namespace cdgrab::torch

@@ -14,7 +14,9 @@ constexpr std::uintptr_t kLargePage = std::uintptr_t{2} << 20;
 void ask_for_large_pages(void* first, std::size_t bytes) {
   const auto begin = (reinterpret_cast<std::uintptr_t>(first) + kLargePage - 1) / kLargePage * kLargePage;
   const auto end = (reinterpret_cast<std::uintptr_t>(first) + bytes) / kLargePage * kLargePage;
+#ifdef MADV_HUGEPAGE
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
 }
 
 }  // namespace

@@ -300,7 +300,7 @@ TEST(GeometryByFactors, EveryPairOfFormsGivesTheSameProducts) {
       expect_norms_and_sums(side.loss, side.input(batch), numbers(batch), 1e-10, side.name);
 }
 
-/// Larger than what an intermediate result may take, 32 MB: the last slice is a short one.
+/// Larger than what an intermediate result may take, 8 MB: the last slice is a short one.
 TEST(GeometryByFactors, SlicesAreAsGoodAsTheWhole) {
   ::torch::manual_seed(6);
   const auto expect = [](const Loss& loss, const std::function<Tensor(std::int64_t)>& input,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of two tall matrices, left^T right: sums of outer products over an example's positions. Some
-// BLAS (MKL on processors that are not Intel's) leave half of a core's width unused.
+// Products of two tall matrices, left^T right: sums of outer products over an example's positions. With
+// MKL in mind, which leaves half of the registers' width unused on processors that are not Intel's.
 #pragma once
 
 #include <cstddef>

@@ -71,7 +71,7 @@ Tensor gradients_at_gates(const Moment& moment, const Lstm& node, const Steps& s
     all[k] = at::cat({c * fresh * in * (1 - in), c * steps.cells[k] * forget * (1 - forget),
                       c * in * (1 - fresh * fresh), h * squashed * out * (1 - out)},
                      1);
-    at_state = times(all[k], steps.recurrent);
+    at_state = at::mm(all[k], steps.recurrent);
     at_cell = c * forget;
   }
   return at::stack(all);
