@@ -2,6 +2,7 @@
 """The ways people train: each against the gradients of one example at a time, or against the plain loop."""
 
 import contextlib
+import gc
 
 import pytest
 import torch
@@ -157,6 +158,13 @@ def _two_backwards(model, sampler):
 
 def _ddp(rank, meeting, results):
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    _observe_under_ddp(rank)
+    results[rank] = 1.0
+    gc.collect()  # models in cycles would keep gloo's threads until the interpreter ends, and abort it now and then
+    dist.destroy_process_group()
+
+
+def _observe_under_ddp(rank):
     torch.manual_seed(0)
     model = DistributedDataParallel(Net())
     torch.manual_seed(10 + rank)
@@ -183,8 +191,6 @@ def _ddp(rank, meeting, results):
     assert len(list(fused)) == 8
     torch.testing.assert_close(_two_backwards(model, fused), _two_backwards(model, None), rtol=1e-5, atol=1e-7)
     assert fused.report()["observed"] == 8
-    results[rank] = 1.0
-    dist.destroy_process_group()
 
 
 def test_ddp_gives_every_rank_its_own_examples(tmp_path):
