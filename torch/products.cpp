@@ -18,8 +18,9 @@ constexpr std::int64_t kFewColumnsOfRows = 16;
 /// Of products in tiles of 12 x 32: more of them outside than inside, and a BLAS is as fast again.
 constexpr std::int64_t kTileRows = 12;
 constexpr std::int64_t kTileColumns = 32;
-/// Rows that are worth a thread's while.
+/// Rows of a product with few columns, and columns of the left one in tiles, that are worth a thread's while.
 constexpr std::int64_t kGrain = 256;
+constexpr std::int64_t kGrainOfColumns = 48;
 
 bool is_covered(const Tensor& a, const Tensor& b) {
   return a.is_cpu() && a.scalar_type() == at::kFloat && b.scalar_type() == at::kFloat;
@@ -42,7 +43,7 @@ kernels::Strided strided(const Tensor& matrix) {
           size(matrix.stride(1))};
 }
 
-/// The same of few columns on the right.
+/// The same of few columns on the right, over any number of positions.
 void form_thin_products(const Tensor& left, const Tensor& right, double alpha, const Tensor& out) {
   const Tensor weights = right.mul(alpha).contiguous();
   const kernels::Strided first = strided(left.select(0, 0).t());
@@ -65,9 +66,6 @@ bool fills_tiles(std::int64_t m, std::int64_t n) {
   };
   return rounded_up(m, kTileRows) * rounded_up(n, kTileColumns) <= 2 * m * n;
 }
-
-/// Left columns that are worth a thread's while.
-constexpr std::int64_t kGrainOfColumns = 48;
 
 /// What kernels take: others are left to torch, and so are sizes that do not go together, for it to say so.
 bool are_covered(const Tensor& left, const Tensor& right, const Tensor& out) {

@@ -33,21 +33,21 @@ constexpr std::size_t kWidth = kVectors * hn::MaxLanes(Tag());
 constexpr std::size_t kPositions = 256;
 constexpr std::size_t kLeftBlock = 40 * kLeft;
 
-/// Columns [begin, end) of positions [from, to) as (panels, positions, kWidth), filled up with zeros.
-template <std::size_t kWidth>
+/// Columns [begin, end) of positions [from, to) as (panels, positions, kColumns), filled up with zeros.
+template <std::size_t kColumns>
 void pack(const Strided& matrix, std::size_t from, std::size_t to, std::size_t begin, std::size_t end,
           float* packed) {
-  for (std::size_t column = begin; column < end; column += kWidth) {
-    const std::size_t columns = std::min(kWidth, end - column);
-    const bool whole = columns == kWidth && matrix.column_stride == 1;
-    for (std::size_t t = from; t < to; ++t, packed += kWidth) {
+  for (std::size_t column = begin; column < end; column += kColumns) {
+    const std::size_t columns = std::min(kColumns, end - column);
+    const bool whole = columns == kColumns && matrix.column_stride == 1;
+    for (std::size_t t = from; t < to; ++t, packed += kColumns) {
       const float* at = matrix.first + t * matrix.row_stride + column * matrix.column_stride;
       if (whole) {  // of a length that the compiler knows
-        std::memcpy(packed, at, kWidth * sizeof(float));
+        std::memcpy(packed, at, kColumns * sizeof(float));
         continue;
       }
       for (std::size_t k = 0; k < columns; ++k) packed[k] = at[k * matrix.column_stride];
-      std::fill(packed + columns, packed + kWidth, 0.0F);
+      std::fill(packed + columns, packed + kColumns, 0.0F);
     }
   }
 }
