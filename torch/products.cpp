@@ -68,10 +68,13 @@ bool fills_tiles(std::int64_t m, std::int64_t n) {
 }
 
 /// What kernels take: others are left to torch, and so are sizes that do not go together, for it to say so.
-bool are_covered(const Tensor& left, const Tensor& right, const Tensor& out) {
-  return is_covered(left, right) && out.scalar_type() == at::kFloat && out.is_contiguous() &&
-         left.numel() > 0 && left.size(0) == right.size(0) && left.size(1) == right.size(1) &&
-         out.numel() == left.size(0) * left.size(2) * right.size(2);
+bool are_covered(const Tensor& left, const Tensor& right) {
+  return is_covered(left, right) && left.numel() > 0 && left.size(0) == right.size(0) &&
+         left.size(1) == right.size(1);
+}
+
+bool is_covered_target(const Tensor& out, std::int64_t numbers) {
+  return out.scalar_type() == at::kFloat && out.is_contiguous() && out.numel() == numbers;
 }
 
 bool are_for_tiles(const Tensor& left, const Tensor& right) {
@@ -133,7 +136,7 @@ void multiply_transposed(const Tensor& left, const Tensor& right, double alpha, 
                          const Tensor& out) {
   const std::int64_t m = left.size(2);
   const std::int64_t n = right.size(2);
-  const bool covered = are_covered(left, right, out);
+  const bool covered = are_covered(left, right) && is_covered_target(out, left.size(0) * m * n);
   if (covered && beta == 0.0 && left.size(1) == 1)
     form_outer_products(left.contiguous(), right.contiguous(), alpha, out);
   else if (covered && beta == 0.0 && n <= kFewColumnsOfRows && m >= n)
@@ -151,10 +154,9 @@ std::optional<RowsAndSum> transposed_with_sum(const Tensor& left, const Tensor& 
   const std::int64_t m = left.size(2);
   const std::int64_t n = right.size(2);
   const bool enough = m >= kGrainOfColumns * at::get_num_threads() || at::get_num_threads() == 1;
-  if (!is_covered(left, right) || left.size(1) == 1 || !enough || !are_for_tiles(left, right))
+  if (!are_covered(left, right) || left.size(1) == 1 || !enough || !are_for_tiles(left, right))
     return std::nullopt;
   RowsAndSum made{empty_rows({left.size(0), m, n}, left.options()), at::zeros({m, n}, left.options())};
-  if (!are_covered(left, right, made.rows)) return std::nullopt;
   add_products(series(left), series(right), alpha,
                {made.rows.mutable_data_ptr<float>(), size(m * n), false, made.sum.mutable_data_ptr<float>()});
   return made;

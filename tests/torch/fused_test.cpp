@@ -52,6 +52,11 @@ struct Step {
     return {std::move(model), x, y};
   }
   [[nodiscard]] Tensor loss() const { return model.loss(x, y); }
+  /// Of some of its examples.
+  [[nodiscard]] Tensor loss(const std::vector<std::size_t>& examples) const {
+    const Tensor index = at::tensor(std::vector<std::int64_t>(examples.begin(), examples.end()), at::kLong);
+    return model.loss(x.index_select(0, index), y.index_select(0, index));
+  }
   /// The gradients of `backward`, run on a loss that a sampler of this spec observes; "": none does.
   [[nodiscard]] std::vector<Tensor> gradients(
       const std::string& spec,
@@ -106,10 +111,7 @@ TEST(Fused, OrdersAreThoseOfTheExactWayOverThreeEpochs) {
         for (int epoch = 0; epoch < 3; ++epoch) {
           sampler.reset();
           while (const auto examples = sampler.next(7)) {
-            const Tensor index_of =
-                at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
-            const Tensor loss =
-                data.model.loss(data.x.index_select(0, index_of), data.y.index_select(0, index_of));
+            const Tensor loss = data.loss(*examples);
             sampler.observe(loss, static_cast<std::int64_t>(examples->size()));
             optimizer.zero_grad();
             loss.backward();
@@ -262,9 +264,7 @@ std::vector<std::vector<Index>> orders_of(const Step& data, const std::string& s
     core.begin();
     while (const auto examples = ghost.next(7)) {
       core.next(7);
-      const Tensor index =
-          at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
-      const Tensor loss = data.model.loss(data.x.index_select(0, index), data.y.index_select(0, index));
+      const Tensor loss = data.loss(*examples);
       GradientGeometry geometry;
       const auto batch = static_cast<std::int64_t>(examples->size());
       if (dense) geometry.observe(loss, batch);
@@ -312,9 +312,7 @@ std::pair<std::vector<std::vector<Index>>, Tensor> orders_within(const Step& dat
   for (int epoch = 0; epoch < 3; ++epoch) {
     sampler.reset();
     while (const auto examples = sampler.next(7)) {
-      const Tensor index =
-          at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
-      const Tensor loss = data.model.loss(data.x.index_select(0, index), data.y.index_select(0, index));
+      const Tensor loss = data.loss(*examples);
       sampler.observe(loss, static_cast<std::int64_t>(examples->size()), {.sum = true, .budget = budget});
       loss.backward();
     }
@@ -419,9 +417,7 @@ TEST(FusedSingleProducts, OrdersAreThoseOfTheExactWayWhateverIsLeftOver) {
     for (int epoch = 0; epoch < 3; ++epoch) {
       sampler.reset();
       while (const auto examples = sampler.next(batch)) {
-        const Tensor index =
-            at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
-        const Tensor loss = data.model.loss(data.x.index_select(0, index), data.y.index_select(0, index));
+        const Tensor loss = data.loss(*examples);
         sampler.observe(loss, static_cast<std::int64_t>(examples->size()));
         loss.backward();
       }
