@@ -2,6 +2,7 @@
 // Everything; include this, or the headers you need.
 #pragma once
 
+#include "cdgrab/aligned_vector.hpp"
 #include "cdgrab/balancer.hpp"
 #include "cdgrab/bytes.hpp"
 #include "cdgrab/code.hpp"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cdgrab/aligned_vector.hpp"
 #include "cdgrab/geometry.hpp"
 
 namespace cdgrab {
@@ -85,8 +86,8 @@ class DenseGeometry final : public Geometry {
   const T* rows_ = nullptr;
   std::size_t count_ = 0;
   std::vector<std::string> names_;
-  std::vector<std::vector<T>> registers_;  ///< empty: zero
-  std::array<std::vector<T>, kGroup> kept_;
+  std::vector<AlignedVector<T>> registers_;  ///< empty: zero
+  std::array<AlignedVector<T>, kGroup> kept_;
   Group group_;  ///< what products() and combine() speak of
   Group last_;   ///< the group before, as long as something is pending on it
   std::vector<Pending> pending_;

@@ -318,9 +318,9 @@ void DenseGeometry<T>::end_block() {
 template <class T>
 void DenseGeometry<T>::save(State& state) const {
   state.set("geometry.dim", static_cast<std::int64_t>(dim_));
-  const std::vector<T> zero(dim_);
+  const AlignedVector<T> zero(dim_);
   for (std::size_t r = 0; r < names_.size(); ++r) {
-    const std::vector<T>& values = registers_[r].empty() ? zero : registers_[r];
+    const AlignedVector<T>& values = registers_[r].empty() ? zero : registers_[r];
     state.set(names_[r], std::span<const T>(values));
   }
 }
@@ -333,9 +333,12 @@ void DenseGeometry<T>::load(const State& state) {
                         fmt::format("'geometry.dim' is {} in the state and {} here; load it into a sampler "
                                     "of vectors of that length",
                                     dim, dim_));
-  std::vector<std::vector<T>> loaded;
+  std::vector<AlignedVector<T>> loaded;
   loaded.reserve(names_.size());
-  for (const std::string& name : names_) loaded.push_back(state.elements<T>(name, dim_));
+  for (const std::string& name : names_) {
+    const std::vector<T> values = state.elements<T>(name, dim_);
+    loaded.emplace_back(values.begin(), values.end());
+  }
   registers_ = std::move(loaded);
   pending_.clear();
   pending_is_old_ = false;
