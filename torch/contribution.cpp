@@ -10,8 +10,9 @@
 namespace cdgrab::torch {
 namespace {
 
-/// What stays in a core's cache from one pass to the next.
+/// What stays in a core's cache from one pass to the next, and what stays in the one that cores share.
 constexpr std::size_t kCacheBytes = std::size_t{2} << 20;
+constexpr std::size_t kSharedCacheBytes = std::size_t{16} << 20;
 
 }  // namespace
 
@@ -80,7 +81,8 @@ double Contribution::operations_of_cross_by_slices(const Contribution& other) co
 bool Contribution::prefers_rows() const { return row_bytes() <= kCacheBytes || saves_work_by_rows(); }
 
 /// By factors: the Gram matrix, the product with one register and its update. By rows: forming them, and
-/// two passes of a pair's products and update that only read memory, each worth about 16 (bench/observe).
+/// two passes of a pair's products and update that only read, each worth about 16 from memory and 6 from the
+/// shared cache (bench/observe).
 bool Contribution::saves_work_by_rows() const {
   if (has_rows()) return true;
   const Factors& f = factors_.front();
@@ -88,7 +90,8 @@ bool Contribution::saves_work_by_rows() const {
   const double forming = operations_of_forming();
   const double slices = operations_of_cross_by_slices(*this);
   const double gram = is_one_use() ? std::min(f.operations_of_cross(f), slices) : slices;
-  return forming + 32.0 * size < gram + (f.is_lookup() ? 0.0 : 2.0 * forming);
+  const double reading = row_bytes() <= kSharedCacheBytes ? 12.0 : 32.0;
+  return forming + reading * size < gram + (f.is_lookup() ? 0.0 : 2.0 * forming);
 }
 
 std::size_t Contribution::factor_bytes() const {

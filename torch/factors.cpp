@@ -49,7 +49,7 @@ Tensor cross_of_lookups(const Factors& a, const Factors& b) {
 /// Products of the left factors' rows, one for every position of `a` and of `b`. Those of unit vectors are
 /// looked up.
 Tensor left_products(const Factors& a, const Factors& b) {
-  if (!a.is_lookup() && !b.is_lookup()) return at::mm(flat(a.left), flat(b.left).t());
+  if (!a.is_lookup() && !b.is_lookup()) return times_transposed(flat(a.left), flat(b.left));
   if (!a.is_lookup()) return flat(a.left).index_select(1, b.indices.reshape({-1}));
   if (!b.is_lookup()) return flat(b.left).t().index_select(0, a.indices.reshape({-1}));
   return b.indices.reshape({1, -1}).eq(a.indices.reshape({-1, 1}));
@@ -57,10 +57,31 @@ Tensor left_products(const Factors& a, const Factors& b) {
 
 /// (B, B'): (left left'^T) o (right right'^T), added up over the positions; both are expanded.
 Tensor pair_products(const Factors& a, const Factors& b) {
-  Tensor pairs = at::mm(flat(a.right), flat(b.right).t());
+  Tensor pairs = times_transposed(flat(a.right), flat(b.right));
   pairs.mul_(left_products(a, b));
   if (a.positions == 1 && b.positions == 1) return pairs;
   return pairs.view({a.batch(), a.positions, b.batch(), b.positions}).sum(at::IntArrayRef{1, 3});
+}
+
+/// total (B, B) = pair_products(all, all), most pairs once: a part of the examples with themselves and those
+/// before, and then the other way round.
+void fill_own_products(const Factors& all, const Tensor& total) {
+  constexpr std::int64_t kParts = 4;
+  constexpr std::int64_t kWorthACall = 64;
+  const std::int64_t step = std::max((all.batch() + kParts - 1) / kParts, kWorthACall / all.positions);
+  for (std::int64_t begin = 0; begin < all.batch(); begin += step) {
+    const std::int64_t end = std::min(begin + step, all.batch());
+    const Factors others = end == all.batch() ? all : all.examples(0, end);
+    const std::int64_t pairs_each = all.positions * end * all.positions;
+    in_slices(end - begin, pairs_each * total.element_size(), [&](std::int64_t first, std::int64_t last) {
+      total.slice(0, begin + first, begin + last)
+          .slice(1, 0, end)
+          .copy_(pair_products(all.examples(begin + first, begin + last), others));
+    });
+    if (begin == 0) continue;
+    const Tensor before = total.slice(0, begin, end).slice(1, 0, begin);
+    total.slice(0, 0, begin).slice(1, begin, end).copy_(before.t());
+  }
 }
 
 /// (B): the products of each example's factors with themselves; these are expanded.
@@ -236,7 +257,7 @@ Tensor Factors::cross(const Factors& other) const {
       });
     };
     if (this == &other && mine.batch() == batch())
-      fill(0, other.batch(), mine);  // expanded once
+      fill_own_products(mine, total);
     else
       by_examples(other, fill);
   });

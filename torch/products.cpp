@@ -132,6 +132,10 @@ Tensor times(const Tensor& matrix, const Tensor& map) {
   return out;
 }
 
+Tensor times_transposed(const Tensor& matrix, const Tensor& other) {
+  return other.size(0) > kFewColumns ? times(matrix, other.t()) : at::mm(matrix, other.t());
+}
+
 void multiply_transposed(const Tensor& left, const Tensor& right, double alpha, double beta,
                          const Tensor& out) {
   const std::int64_t m = left.size(2);

@@ -11,6 +11,9 @@ namespace cdgrab::torch {
 /// (N, n) x (n, r).
 Tensor times(const Tensor& matrix, const Tensor& map);
 
+/// (N, n) x (M, n)^T.
+Tensor times_transposed(const Tensor& matrix, const Tensor& other);
+
 /// out[b] (m, n) = beta * out[b] + alpha * left[b]^T right[b], for left (B, T, m) and right (B, T, n). With a
 /// beta of 0 it need not hold anything yet.
 void multiply_transposed(const Tensor& left, const Tensor& right, double alpha, double beta,

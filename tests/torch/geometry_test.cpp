@@ -356,6 +356,21 @@ TEST(GeometryByFactors, ScalesOfExamplesReachEveryResult) {
   EXPECT_LT(error(sum, 2.0 * gradients[4][0] - 3.0 * gradients[5][0]), 1e-10);
 }
 
+TEST(GradientGeometry, ProductsOfALargeBatchEqualThoseOfItsRows) {
+  ::torch::manual_seed(14);
+  const Tensor weight = at::randn({80, 70}).set_requires_grad(true);
+  const Loss loss_of = [&](const Tensor& some, const Tensor&) {
+    return at::linear(some, weight).square().sum(at::IntArrayRef{1, 2}).mean();
+  };
+  for (const std::int64_t positions : {1, 2, 40})
+    for (const std::int64_t batch : {5, 65, 131}) {
+      const Tensor x = at::randn({batch, positions, 70});
+      const Tensor rows = computed(loss_of, x, x, kMuch).rows().to(at::kDouble);
+      const Tensor gram = computed(loss_of, x, x, kNone).gram();
+      EXPECT_LT(error(gram, rows.mm(rows.t())), 1e-5) << batch << " examples of " << positions;
+    }
+}
+
 TEST(GradientGeometry, NormsOfLongVectorsKeepTheirDigits) {
   ::torch::manual_seed(12);
   const Tensor scale = at::ones({1000003}).set_requires_grad(true);

@@ -212,7 +212,7 @@ struct Layer {
 /// More and fewer vectors, rows and columns than are taken at once; one entry in fifteen is zero.
 template <class Check>
 void for_every_layer(const Check& check) {
-  for (const std::size_t count : {0U, 1U, 3U, 6U, 13U, 24U})
+  for (const std::size_t count : {0U, 1U, 3U, 6U, 13U, 24U, 64U, 131U})
     for (const std::size_t m : {1U, 2U, 15U, 16U, 19U, 70U})
       for (const std::size_t n : {1U, 7U, 32U, 64U, 65U, 128U, 150U}) check(Layer{count, m, n});
 }

@@ -251,6 +251,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace cdgrab::torch::kernels {
 
+/// As many as whose right vectors stay in the first cache: the matrix is read once for each so many.
+constexpr std::size_t kExamples = 64;
+
 HWY_EXPORT(form);
 HWY_EXPORT(add_inner);
 HWY_EXPORT(add_with_sum);
@@ -268,7 +271,10 @@ void form(const OuterProducts& all, std::size_t begin, std::size_t end, float al
 
 void add_inner(const OuterProducts& all, std::size_t begin, std::size_t end, const float* matrix,
                double* products) {
-  HWY_DYNAMIC_DISPATCH(add_inner)(all, begin, end, matrix, products);
+  for (std::size_t first = 0; first < all.count; first += kExamples) HWY_DYNAMIC_DISPATCH(add_inner)
+  ({all.left + first * all.m, all.right + first * all.n, std::min(kExamples, all.count - first), all.m,
+    all.n},
+   begin, end, matrix, products + first);
 }
 
 void add_with_sum(const OuterProducts& all, const Weighted& which, std::size_t begin, std::size_t end,
