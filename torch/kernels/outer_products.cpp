@@ -9,7 +9,6 @@
 #define HWY_TARGET_INCLUDE "kernels/outer_products.cpp"
 #include "kernels/outer_products.hpp"
 
-#include <hwy/aligned_allocator.h>
 #include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
@@ -17,6 +16,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <vector>
+
+#include "kernels/aligned_memory.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace cdgrab::torch::kernels::HWY_NAMESPACE {
@@ -137,7 +138,7 @@ void add(const OuterProducts& all, const Weighted& which, std::size_t begin, std
   const std::size_t count = kKnown ? which.first : which.count;
   const std::size_t block = block_columns();
   const Entries entries = entries_of(all, which.order, which.first, count, begin, end);
-  const auto packed = hwy::AllocateAligned<float>(count * block + 1);
+  const auto packed = aligned_floats(count * block);
   std::vector<float> cut_to(block);
   std::vector<float> cut_sum(block);
   for (std::size_t column = 0; column < all.n; column += block) {
@@ -208,9 +209,9 @@ void add_inner(const OuterProducts& all, std::size_t begin, std::size_t end, con
   std::vector<std::size_t> order(all.count);
   for (std::size_t k = 0; k < all.count; ++k) order[k] = k;
   const Entries entries = entries_of(all, order.data(), all.count, all.count, begin, end);
-  const auto packed = hwy::AllocateAligned<float>(all.count * block + 1);
+  const auto packed = aligned_floats(all.count * block);
   std::vector<float> cut(block);
-  const auto totals = hwy::AllocateAligned<float>(all.count * lanes + 1);
+  const auto totals = aligned_floats(all.count * lanes);
   std::fill_n(totals.get(), all.count * lanes, 0.0F);
   for (std::size_t column = 0; column < all.n; column += block) {
     const std::size_t columns = std::min(block, all.n - column);

@@ -9,12 +9,13 @@
 #define HWY_TARGET_INCLUDE "kernels/transposed_products.cpp"
 #include "kernels/transposed_products.hpp"
 
-#include <hwy/aligned_allocator.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "kernels/aligned_memory.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace cdgrab::torch::kernels::HWY_NAMESPACE {
@@ -150,9 +151,8 @@ void transposed_products(const StridedSeries& left, const StridedSeries& right, 
                          const ProductTarget& to) {
   const std::size_t positions = std::min(kPositions, left.each.rows);
   const auto packed_left =
-      hwy::AllocateAligned<float>(positions * rounded_up(std::min(kLeftBlock, left.each.columns), kLeft) + 1);
-  const auto packed_right =
-      hwy::AllocateAligned<float>(positions * rounded_up(right.each.columns, kWidth) + 1);
+      aligned_floats(positions * rounded_up(std::min(kLeftBlock, left.each.columns), kLeft));
+  const auto packed_right = aligned_floats(positions * rounded_up(right.each.columns, kWidth));
   for (std::size_t k = 0; k < left.count; ++k) {
     ProductTarget one = to;
     one.first += k * to.stride;
