@@ -12,6 +12,7 @@
 #include "cdgrab/error.hpp"
 #include "cdgrab/stopwatch.hpp"
 #include "fallback.hpp"
+#include "row_memory.hpp"
 
 namespace cdgrab::torch {
 
@@ -233,6 +234,7 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
         "observe",
         "the loss depends on no parameter that counts; check requires_grad and ObserveOptions::parameters");
 
+  keep_freed_memory();
   auto observation = std::make_shared<Observation>();
   observation->batch_ = rows;
   observation->repeats_ = options.repeats;

@@ -4,11 +4,14 @@
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <cstdlib>
 
 namespace cdgrab::torch {
 namespace {
 
 constexpr std::uintptr_t kLargePage = std::uintptr_t{2} << 20;
+/// The largest block that glibc learns from (DEFAULT_MMAP_THRESHOLD_MAX), less what it adds to it.
+constexpr std::size_t kLargestLesson = (std::size_t{32} << 20) - (std::size_t{64} << 10);
 
 /// The whole pages of [first, first + bytes); a hint, whose refusal changes nothing.
 void ask_for_large_pages(void* first, std::size_t bytes) {
@@ -19,7 +22,17 @@ void ask_for_large_pages(void* first, std::size_t bytes) {
 #endif
 }
 
+/// It keeps twice the largest block that it has seen mapped and freed, as of any tensor; one that is never
+/// touched is enough. A user's MALLOC_ variables, and other allocators, are not moved by it.
+bool teach_the_heap() {
+  void* volatile block = std::malloc(kLargestLesson);  // NOLINT(cppcoreguidelines-no-malloc)
+  std::free(block);                                    // NOLINT(cppcoreguidelines-no-malloc)
+  return true;
+}
+
 }  // namespace
+
+void keep_freed_memory() { [[maybe_unused]] static const bool kTaught = teach_the_heap(); }
 
 Tensor empty_rows(at::IntArrayRef shape, const at::TensorOptions& options) {
   Tensor rows = at::empty(shape, options);

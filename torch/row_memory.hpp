@@ -10,4 +10,8 @@ namespace cdgrab::torch {
 /// touching it for the first time takes as long as filling it.
 Tensor empty_rows(at::IntArrayRef shape, const at::TensorOptions& options);
 
+/// What a step frees stays with the process, up to 64 MB, for the next step. Otherwise glibc may give it back
+/// after every step, and every page of it comes at the price of a fault.
+void keep_freed_memory();
+
 }  // namespace cdgrab::torch

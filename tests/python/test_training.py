@@ -3,6 +3,9 @@
 
 import contextlib
 import gc
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -197,3 +200,35 @@ def test_ddp_gives_every_rank_its_own_examples(tmp_path):
     results = torch.zeros(2).share_memory_()
     mp.spawn(_ddp, args=(tmp_path / "meeting", results), nprocs=2)
     assert results.tolist() == [1.0, 1.0]
+
+
+STEPS_IN_A_PROCESS_OF_ITS_OWN = """
+import resource
+import torch
+from torch import nn
+import cdgrab
+
+torch.set_num_threads(1)
+x, y = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
+model = nn.Sequential(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(),
+                      nn.MaxPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 10))
+sampler = cdgrab.Sampler(64 * 120, order="pair")
+indices = iter(sampler)
+for step in range(120):
+    if step == 20:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(64):
+        next(indices)
+    loss = nn.functional.cross_entropy(model(x), y)
+    sampler.observe(loss, 64)
+    model.zero_grad()
+    loss.backward()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 100)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's heap")
+def test_what_a_step_frees_is_there_for_the_next_one():
+    ran = subprocess.run([sys.executable, "-c", STEPS_IN_A_PROCESS_OF_ITS_OWN], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert float(ran.stdout) < 20, f"{ran.stdout} page faults a step; without observe there are none"
