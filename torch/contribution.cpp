@@ -195,15 +195,25 @@ Tensor Contribution::rows() const {
   return scale_.defined() ? rows * scale_.to(rows.scalar_type()).unsqueeze(1) : rows;
 }
 
+Contribution Contribution::expanded() const {
+  constexpr std::int64_t kLittle = 8;
+  Contribution out = *this;
+  for (Factors& f : out.factors_)
+    if (f.expand && !f.form && kLittle * f.positions <= f.m) f = f.examples(0, f.batch());
+  return out;
+}
+
 /// For some of the parameter's rows at a time: formed, multiplied and dropped.
 Tensor Contribution::cross_by_slices(const Contribution& other) const {
   if (&other == this) return products_by_slices({});
   const Factors& f = is_rows() ? other.factors_.front() : factors_.front();
   Tensor total = at::zeros({batch(), other.batch()}, options());
   const std::int64_t examples = batch() + other.batch();
+  const Contribution all = expanded();
+  const Contribution theirs = other.expanded();
   in_slices(f.m, examples * f.n * total.element_size(), [&](std::int64_t begin, std::int64_t end) {
-    const Tensor mine = slice(begin, end, f, 1.0).flatten(1);
-    total.addmm_(mine, other.slice(begin, end, f, 1.0).flatten(1).t());
+    const Tensor mine = all.slice(begin, end, f, 1.0).flatten(1);
+    total.addmm_(mine, theirs.slice(begin, end, f, 1.0).flatten(1).t());
   });
   return total;
 }
@@ -235,8 +245,9 @@ Tensor Contribution::products_by_slices(const std::vector<Tensor>& directions) c
   const auto columns = batch() + static_cast<std::int64_t>(directions.size());
   const Tensor products = at::zeros({batch(), columns}, options());
   const Tensor gram = products.slice(1, 0, batch());
+  const Contribution all = expanded();
   in_slices(f.m, batch() * f.n * products.element_size(), [&](std::int64_t begin, std::int64_t end) {
-    const Tensor some = slice(begin, end, f, 1.0).flatten(1);
+    const Tensor some = all.slice(begin, end, f, 1.0).flatten(1);
     gram.addmm_(some, some.t());
     for (std::int64_t k = batch(); k < columns; ++k) {
       const Tensor& direction = directions[static_cast<std::size_t>(k - batch())];
@@ -280,8 +291,9 @@ Tensor Contribution::unscaled_squared_norms() const {
   if (is_one_use() && f.operations_of_cross(f) / static_cast<double>(batch()) <= slices)
     return f.squared_norms();
   Tensor total = at::zeros({batch()}, options());
+  const Contribution all = expanded();
   in_slices(f.m, batch() * f.n * total.element_size(), [&](std::int64_t begin, std::int64_t end) {
-    total.add_(squares_of_rows(slice(begin, end, f, 1.0).flatten(1)));
+    total.add_(squares_of_rows(all.slice(begin, end, f, 1.0).flatten(1)));
   });
   return total;
 }

@@ -97,6 +97,9 @@ class Contribution {
 
  private:
   [[nodiscard]] Tensor slice(std::int64_t begin, std::int64_t end, const Factors& like, double alpha) const;
+  /// For slice() again and again: factors that each time would be expanded are, where that takes little
+  /// beside the rows.
+  [[nodiscard]] Contribution expanded() const;
   [[nodiscard]] Tensor unscaled_cross(const Contribution& other) const;
   [[nodiscard]] Tensor cross_by_slices(const Contribution& other) const;
   [[nodiscard]] Tensor cross_by_rows_of(const Contribution& other) const;

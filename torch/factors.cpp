@@ -226,8 +226,8 @@ double Factors::operations_of_cross(const Factors& other) const {
 
 void Factors::add_rows(const Tensor& rows, std::int64_t first, double beta, double alpha) const {
   const std::int64_t count = rows.size(1);
-  if (form && count == m && beta == 0.0 && rows.scalar_type() == at::kFloat)
-    return form(left, right, alpha, rows);
+  if (form && beta == 0.0 && rows.scalar_type() == at::kFloat && rows.is_contiguous())
+    return form(count == m ? left : left.slice(2, first, first + count), right, alpha, rows);
   if (!is_lookup()) {
     by_examples(*this, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
       const Tensor to = rows.slice(0, begin, end);
@@ -284,6 +284,10 @@ void Factors::add_inner(const Tensor& matrix, const Tensor& total) const {
 }
 
 void Factors::add_to(Tensor& matrix, const Tensor& weights) const {
+  if (pull) {
+    matrix.add_(pull(right, left * along_examples(weights, left)).t());
+    return;
+  }
   by_examples(*this, [&](std::int64_t begin, std::int64_t end, const Factors& part) {
     const Tensor w = along_examples(weights.slice(0, begin, end), part.right);
     if (part.is_lookup())

@@ -26,7 +26,7 @@ struct Factors {
   std::function<Tensor(const Tensor& right, const Tensor& matrix)> project;
   std::function<Tensor(const Tensor& right, const Tensor& weights)> pull;
   /// May be set with `expand`: writes the rows (B, m, n), of float32, times alpha, from the two factors as
-  /// they are kept. It does not make the larger form either.
+  /// they are kept, or from some columns of the left one. It does not make the larger form either.
   std::function<void(const Tensor& left, const Tensor& right, double alpha, const Tensor& rows)> form;
   std::int64_t positions = 0;  ///< T
   std::int64_t m = 0;

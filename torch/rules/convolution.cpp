@@ -109,9 +109,10 @@ std::optional<kernels::Convolution> covered(const Tensor& seen, const Tensor& pl
   return shape;
 }
 
-/// Factors::form for examples of this shape.
-void form(const kernels::Convolution& shape, const Tensor& left, const Tensor& right, double alpha,
+/// Factors::form for examples of this shape; of as many outputs as the left factor has.
+void form(kernels::Convolution shape, const Tensor& left, const Tensor& right, double alpha,
           const Tensor& rows) {
+  shape.outputs = static_cast<std::size_t>(left.size(2));
   const Tensor outputs = left.transpose(1, 2).contiguous();
   const Tensor inputs = right.to(outputs.scalar_type()).contiguous();
   const auto* g = outputs.const_data_ptr<float>();
