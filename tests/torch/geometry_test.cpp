@@ -371,6 +371,26 @@ TEST(GradientGeometry, ProductsOfALargeBatchEqualThoseOfItsRows) {
     }
 }
 
+TEST(GradientGeometry, ConvolutionsInSlicesEqualTheirRows) {
+  ::torch::manual_seed(15);
+  struct Slices {
+    std::int64_t inputs, outputs, side, batch;  ///< more than one slice of 8 MB
+  };
+  for (const Slices& each : {Slices{8, 64, 8, 480}, Slices{64, 256, 5, 20}}) {
+    const Tensor weight = at::randn({each.outputs, each.inputs, 3, 3}).set_requires_grad(true);
+    const Loss loss_of = [&](const Tensor& some, const Tensor&) {
+      return at::conv2d(some, weight, {}, 1, 1).square().sum(at::IntArrayRef{1, 2, 3}).mean();
+    };
+    const Tensor x = at::randn({each.batch, each.inputs, each.side, each.side});
+    const Tensor rows = computed(loss_of, x, x, kMuch).rows().to(at::kDouble);
+    const auto geometry = computed(loss_of, x, x, kNone);
+    EXPECT_LT(error(geometry.gram(), rows.mm(rows.t())), 1e-5) << each.outputs << " outputs";
+    const Tensor weights = at::randn({each.batch});
+    const Tensor sum = geometry.weighted_sum(weights)[0].reshape({-1});
+    EXPECT_LT(error(sum, rows.t().mv(weights.to(at::kDouble))), 1e-5) << each.outputs << " outputs";
+  }
+}
+
 TEST(GradientGeometry, NormsOfLongVectorsKeepTheirDigits) {
   ::torch::manual_seed(12);
   const Tensor scale = at::ones({1000003}).set_requires_grad(true);
