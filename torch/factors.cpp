@@ -63,24 +63,26 @@ Tensor pair_products(const Factors& a, const Factors& b) {
   return pairs.view({a.batch(), a.positions, b.batch(), b.positions}).sum(at::IntArrayRef{1, 3});
 }
 
+/// to (B, B') = pair_products(a, b), for some of the first at a time.
+void fill_products(const Factors& a, const Factors& b, const Tensor& to) {
+  const std::int64_t pairs_each = a.positions * b.batch() * b.positions;
+  in_slices(a.batch(), pairs_each * to.element_size(), [&](std::int64_t first, std::int64_t last) {
+    to.slice(0, first, last).copy_(pair_products(a.examples(first, last), b));
+  });
+}
+
 /// total (B, B) = pair_products(all, all), most pairs once: a part of the examples with themselves and those
 /// before, and then the other way round.
 void fill_own_products(const Factors& all, const Tensor& total) {
   constexpr std::int64_t kParts = 4;
   constexpr std::int64_t kWorthACall = 64;
   const std::int64_t step = std::max((all.batch() + kParts - 1) / kParts, kWorthACall / all.positions);
+  if (step >= all.batch()) return fill_products(all, all, total);
   for (std::int64_t begin = 0; begin < all.batch(); begin += step) {
     const std::int64_t end = std::min(begin + step, all.batch());
-    const Factors others = end == all.batch() ? all : all.examples(0, end);
-    const std::int64_t pairs_each = all.positions * end * all.positions;
-    in_slices(end - begin, pairs_each * total.element_size(), [&](std::int64_t first, std::int64_t last) {
-      total.slice(0, begin + first, begin + last)
-          .slice(1, 0, end)
-          .copy_(pair_products(all.examples(begin + first, begin + last), others));
-    });
-    if (begin == 0) continue;
-    const Tensor before = total.slice(0, begin, end).slice(1, 0, begin);
-    total.slice(0, 0, begin).slice(1, begin, end).copy_(before.t());
+    const Tensor own = total.slice(0, begin, end);
+    fill_products(all.examples(begin, end), all.examples(0, end), own.slice(1, 0, end));
+    total.slice(0, 0, begin).slice(1, begin, end).copy_(own.slice(1, 0, begin).t());
   }
 }
 
@@ -249,12 +251,7 @@ Tensor Factors::cross(const Factors& other) const {
   Tensor total = at::empty({batch(), other.batch()}, options());
   by_examples(*this, [&](std::int64_t begin, std::int64_t end, const Factors& mine) {
     const auto fill = [&](std::int64_t from, std::int64_t to, const Factors& theirs) {
-      const std::int64_t pairs_each = positions * theirs.batch() * other.positions;
-      in_slices(end - begin, pairs_each * total.element_size(), [&](std::int64_t first, std::int64_t last) {
-        total.slice(0, begin + first, begin + last)
-            .slice(1, from, to)
-            .copy_(pair_products(mine.examples(first, last), theirs));
-      });
+      fill_products(mine, theirs, total.slice(0, begin, end).slice(1, from, to));
     };
     if (this == &other && mine.batch() == batch())
       fill_own_products(mine, total);

@@ -272,10 +272,11 @@ void form(const OuterProducts& all, std::size_t begin, std::size_t end, float al
 
 void add_inner(const OuterProducts& all, std::size_t begin, std::size_t end, const float* matrix,
                double* products) {
-  for (std::size_t first = 0; first < all.count; first += kExamples) HWY_DYNAMIC_DISPATCH(add_inner)
-  ({all.left + first * all.m, all.right + first * all.n, std::min(kExamples, all.count - first), all.m,
-    all.n},
-   begin, end, matrix, products + first);
+  for (std::size_t first = 0; first < all.count; first += kExamples) {
+    const OuterProducts some{all.left + first * all.m, all.right + first * all.n,
+                             std::min(kExamples, all.count - first), all.m, all.n};
+    HWY_DYNAMIC_DISPATCH(add_inner)(some, begin, end, matrix, products + first);
+  }
 }
 
 void add_with_sum(const OuterProducts& all, const Weighted& which, std::size_t begin, std::size_t end,
