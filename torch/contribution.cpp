@@ -14,6 +14,16 @@ namespace {
 constexpr std::size_t kCacheBytes = std::size_t{2} << 20;
 constexpr std::size_t kSharedCacheBytes = std::size_t{16} << 20;
 
+/// to (E, E + k) += products of the elements (E, d) with each other and with those of k directions (d) that
+/// are defined.
+void add_products_of(const Tensor& elements, const std::vector<Tensor>& directions, const Tensor& to) {
+  const std::int64_t count = elements.size(0);
+  to.slice(1, 0, count).addmm_(elements, elements.t());
+  for (std::size_t k = 0; k < directions.size(); ++k)
+    if (directions[k].defined())
+      to.select(1, count + static_cast<std::int64_t>(k)).addmv_(elements, directions[k]);
+}
+
 }  // namespace
 
 Contribution Contribution::of_rows(Tensor rows) {
@@ -205,7 +215,6 @@ Contribution Contribution::expanded() const {
 
 /// For some of the parameter's rows at a time: formed, multiplied and dropped.
 Tensor Contribution::cross_by_slices(const Contribution& other) const {
-  if (&other == this) return products_by_slices({});
   const Factors& f = is_rows() ? other.factors_.front() : factors_.front();
   Tensor total = at::zeros({batch(), other.batch()}, options());
   const std::int64_t examples = batch() + other.batch();
@@ -239,31 +248,34 @@ Tensor Contribution::unscaled_cross(const Contribution& other) const {
   return crosses_by_slices(other) ? cross_by_slices(other) : factors_.front().cross(other.factors_.front());
 }
 
-/// What add_products() adds, without scales; the same way.
-Tensor Contribution::products_by_slices(const std::vector<Tensor>& directions) const {
+/// What add_products() adds.
+Tensor Contribution::products_by_slices(Pairs pairs, const std::vector<Tensor>& directions) const {
   const Factors& f = factors_.front();
-  const auto columns = batch() + static_cast<std::int64_t>(directions.size());
-  const Tensor products = at::zeros({batch(), columns}, options());
-  const Tensor gram = products.slice(1, 0, batch());
+  const std::int64_t elements = batch() - static_cast<std::int64_t>(pairs.count);
+  const auto columns = elements + static_cast<std::int64_t>(directions.size());
+  const Tensor products = at::zeros({elements, columns}, options());
   const Contribution all = expanded();
+  const Tensor scale = scale_.defined() ? scale_.to(products.scalar_type()).unsqueeze(1) : Tensor();
+  std::vector<Tensor> parts(directions.size());
   in_slices(f.m, batch() * f.n * products.element_size(), [&](std::int64_t begin, std::int64_t end) {
-    const Tensor some = all.slice(begin, end, f, 1.0).flatten(1);
-    gram.addmm_(some, some.t());
-    for (std::int64_t k = batch(); k < columns; ++k) {
-      const Tensor& direction = directions[static_cast<std::size_t>(k - batch())];
-      if (!direction.defined()) continue;
-      products.select(1, k).addmv_(some, direction.view({f.m, f.n}).slice(0, begin, end).flatten());
-    }
+    const Tensor some = all.slice(begin, end, f, alpha_).flatten(1);
+    for (std::size_t k = 0; k < directions.size(); ++k)
+      if (directions[k].defined()) parts[k] = directions[k].view({f.m, f.n}).slice(0, begin, end).flatten();
+    add_products_of(elements_of(scale.defined() ? some * scale : some, pairs), parts, products);
   });
   return products;
 }
 
-void Contribution::add_products(const std::vector<Tensor>& directions, const Tensor& total) const {
+void Contribution::add_products(Pairs pairs, const std::vector<Tensor>& directions,
+                                const Tensor& total) const {
   if (!is_rows() && crosses_by_slices(*this)) {
-    const Tensor products = products_by_slices(directions);
-    const Tensor own = scales().to(products.scalar_type());
-    products.slice(1, 0, batch()).mul_(own);
-    total.add_(products.mul_(own.unsqueeze(1)));
+    total.add_(products_by_slices(pairs, directions));
+    return;
+  }
+  if (pairs.count > 0) {
+    const Tensor products = at::zeros(total.sizes(), options());
+    add_products_of(elements_of(rows(), pairs), directions, products);
+    total.add_(products);
     return;
   }
   total.slice(1, 0, batch()).add_(gram());
@@ -275,6 +287,7 @@ void Contribution::add_products(const std::vector<Tensor>& directions, const Ten
 Tensor Contribution::cross(const Contribution& other) const {
   if (!is_rows() && !other.is_rows() && !factors_.front().has_shape_of(other.factors_.front()))
     return cross_by_rows_of(other);
+  if (&other == this && !is_rows() && crosses_by_slices(other)) return products_by_slices({}, {});
   Tensor products = unscaled_cross(other);
   const double alpha = alpha_ * other.alpha_;
   if (alpha != 1.0) products = products.mul_(alpha);
@@ -445,6 +458,15 @@ Contribution Contribution::masked(const Tensor& keep) const {
   }
   if (scale_.defined()) out.scale_ = clean(scale_);
   return out;
+}
+
+Tensor elements_of(const Tensor& rows, Pairs pairs) {
+  if (pairs.count == 0) return rows;
+  const auto first = static_cast<std::int64_t>(pairs.first);
+  const auto end = static_cast<std::int64_t>(pairs.end());
+  const Tensor differences = rows.slice(0, first, end, 2) - rows.slice(0, first + 1, end, 2);
+  if (differences.size(0) * 2 == rows.size(0)) return differences;
+  return at::cat({rows.slice(0, 0, first), differences, rows.slice(0, end)});
 }
 
 Tensor side_by_side(std::int64_t batch, const std::vector<const Contribution*>& gradients,

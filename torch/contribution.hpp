@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "cdgrab/gram_geometry.hpp"
 #include "single_products.hpp"
 
 namespace cdgrab::torch {
@@ -72,9 +73,12 @@ class Contribution {
   [[nodiscard]] Tensor rows() const;
   /// (B, B).
   [[nodiscard]] Tensor gram() const { return cross(*this); }
-  /// total (B, B + k) += gram(), and beside it inner() of k directions, of which those that are undefined are
-  /// zero. If rows are formed on the way, then once.
-  void add_products(const std::vector<Tensor>& directions, const Tensor& total) const;
+  /// Whether add_products() looks at rows, so that it has less to do for their differences.
+  [[nodiscard]] bool multiplies_rows() const { return is_rows() || crosses_by_slices(*this); }
+  /// total (E, E + k) += products of the E elements that `pairs` makes of the examples with each other, and
+  /// beside them with k directions, of which those that are undefined are zero. There are pairs only where
+  /// it multiplies rows; if these are formed on the way, then once.
+  void add_products(Pairs pairs, const std::vector<Tensor>& directions, const Tensor& total) const;
   /// (B, B'): products with the gradients of another batch's examples for the same parameter.
   [[nodiscard]] Tensor cross(const Contribution& other) const;
   /// (B): the diagonal of gram(); rounding may take a zero below it.
@@ -106,7 +110,7 @@ class Contribution {
   [[nodiscard]] Tensor unscaled_squared_norms() const;
   /// Of a contribution that has factors.
   [[nodiscard]] bool crosses_by_slices(const Contribution& other) const;
-  [[nodiscard]] Tensor products_by_slices(const std::vector<Tensor>& directions) const;
+  [[nodiscard]] Tensor products_by_slices(Pairs pairs, const std::vector<Tensor>& directions) const;
   [[nodiscard]] bool is_one_use() const { return factors_.size() == 1 && !rows_.defined(); }
   [[nodiscard]] double operations_of_cross_by_slices(const Contribution& other) const;
   [[nodiscard]] double operations_of_forming() const;
@@ -130,6 +134,9 @@ class Contribution {
   std::int64_t sum_version_ = 0;
   std::shared_ptr<OwedSum> owed_;  ///< null: nobody waits for it
 };
+
+/// The elements that `pairs` makes of rows (B, ..), or of the first of these.
+Tensor elements_of(const Tensor& rows, Pairs pairs);
 
 /// The rows (batch, sum of numel) of several parameters; one that is null has zeros.
 Tensor side_by_side(std::int64_t batch, const std::vector<const Contribution*>& gradients,

@@ -35,7 +35,8 @@ class FactorGeometry final : public GramGeometry {
   void load(const State& state) override;
 
  protected:
-  void measure(std::span<const Register> live, std::span<const Register> centring,
+  [[nodiscard]] bool prefers_differences() const override;
+  void measure(Pairs pairs, std::span<const Register> live, std::span<const Register> centring,
                std::span<double> gram) override;
   void apply(std::span<const Register> live, std::span<const Change> changes) override;
 
