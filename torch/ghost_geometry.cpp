@@ -17,6 +17,8 @@ namespace {
 /// With more registers than this (a tree of accumulators) products with each cost more in factors than
 /// forming the rows once.
 constexpr std::size_t kFewRegisters = 8;
+/// An accumulator and what waits. In a tree any two rows may meet below the root.
+constexpr std::size_t kRegistersOfANode = 2;
 
 Tensor flat_copy_on_cpu(const Tensor& tensor) { return tensor.to(at::kCPU).contiguous().reshape({-1}); }
 
@@ -54,7 +56,8 @@ std::size_t FactorGeometry::dim() const {
 }
 
 bool FactorGeometry::prefers_differences() const {
-  return std::any_of(gradients_.begin(), gradients_.end(),
+  return names().size() <= kRegistersOfANode &&
+         std::any_of(gradients_.begin(), gradients_.end(),
                      [](const auto& piece) { return piece.second.multiplies_rows(); });
 }
 

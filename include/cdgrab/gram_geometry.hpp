@@ -55,7 +55,8 @@ class GramGeometry : public Geometry {
   /// To be called when registers have been loaded.
   void set_live(std::vector<bool> live);
 
-  /// Whether products of this block's differences cost less than those of its rows.
+  /// Whether products of this block's differences cost less than those of its rows, which nobody is expected
+  /// to ask for. Never a matter of earlier blocks, so that resuming equals never stopping.
   [[nodiscard]] virtual bool prefers_differences() const { return false; }
   /// Inner products of the basis, which is the elements of the block (all rows if there are no pairs, as is
   /// so unless differences are preferred) and then the live registers: a symmetric matrix row by row, those
@@ -111,7 +112,6 @@ class GramGeometry : public Geometry {
   /// Per register: it has been part of a vector of a group (a mean, a carry), so that its products with
   /// other registers matter. Most never are.
   std::vector<bool> centring_;
-  bool single_rows_ = false;  ///< a group has asked for rows of differences, as groups of its kind will again
   std::size_t rows_ = 0;
   bool measured_ = false;
   Pairs pairs_;  ///< of the measured block

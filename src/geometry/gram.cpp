@@ -81,7 +81,7 @@ Pairs GramGeometry::pairs_seen_in(std::span<const Vector> group) const {
            v.second == Operand::row(v.first.index + 1);
   };
   const auto found = std::find_if(group.begin(), group.end(), is_difference);
-  if (found == group.end() || single_rows_ || !prefers_differences()) return {};
+  if (found == group.end() || !prefers_differences()) return {};
   return {found->first.index, (rows_ - found->first.index) / 2};
 }
 
@@ -191,10 +191,7 @@ void GramGeometry::form(std::span<const Vector> group) {
   const bool splits = std::any_of(group.begin(), group.end(), [this](const Vector& v) {
     return !is_element(v) && (needs_row(v.first) || (v.has_second && needs_row(v.second)));
   });
-  if (splits) {
-    single_rows_ = true;
-    split();
-  }
+  if (splits) split();
   bool lacking = false;
   for (const Vector& v : group) {
     Member& member = group_.emplace_back();

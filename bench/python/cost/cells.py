@@ -18,7 +18,7 @@ from .contenders import PLAIN, Contender
 
 CELL_SECONDS = 60.0  # that a contender may take to start and make four steps
 CELL_MEGABYTES = 8192.0
-TIMING_MEGABYTES = 16384.0  # of all contenders of a row together
+TIMING_MEGABYTES = 16384.0  # of all who take turns in one process
 ROUNDS = (3, 101)
 
 MEASURED, FAILS, NOT_BUILT, SKIPPED = "measured", "fails", "not built", "skipped"
@@ -57,37 +57,49 @@ def measure_row(entry: Entry, batch: int, contenders: list[Contender], seconds: 
 
 
 def row_of_cells(entry: Entry, batch: int, contenders: list[Contender], seconds: float) -> dict[str, Cell]:
-    plain, plain_megabytes = probe(entry, batch, PLAIN)
-    if plain is not None:
+    plain = probe(entry, batch, PLAIN)
+    if isinstance(plain, Cell):
         return {contender.name: Cell(SKIPPED, f"the plain step: {plain.reason}") for contender in contenders}
-    cells: dict[str, Cell] = {}
-    peaks: dict[str, float | None] = {}
-    for contender in contenders:
-        failed, peaks[contender.name] = probe(entry, batch, contender)
-        if failed is not None:
-            cells[contender.name] = failed
-    working = [contender for contender in contenders if contender.name not in cells]
-    try:
-        turns = in_child(time_turns, entry, batch, working, seconds) if working else []
-    except Exception as error:
-        return cells | {contender.name: Cell(FAILS, first_sentence(error)) for contender in working}
-    for contender in working:
-        cells[contender.name] = timed(turns, contender.name)
-        cells[contender.name].plain_megabytes = plain_megabytes
-        cells[contender.name].megabytes = peaks[contender.name]
+    probed = {contender.name: probe(entry, batch, contender) for contender in contenders}
+    cells = {name: found for name, found in probed.items() if isinstance(found, Cell)}
+    peaks = {name: found for name, found in probed.items() if not isinstance(found, Cell)}
+    for group in groups_that_fit([one for one in contenders if one.name in peaks], peaks, plain):
+        try:
+            turns = in_child(time_turns, entry, batch, group, seconds)
+        except Exception as error:
+            cells |= {one.name: Cell(FAILS, first_sentence(error)) for one in group}
+            continue
+        for one in group:
+            cells[one.name] = timed(turns, one.name)
+            cells[one.name].plain_megabytes = plain
+            cells[one.name].megabytes = peaks[one.name]
     return cells
 
 
-def probe(entry: Entry, batch: int, contender: Contender) -> tuple[Cell | None, float | None]:
+def groups_that_fit(contenders: list[Contender], peaks: dict[str, float], plain: float) -> list[list[Contender]]:
+    """In their order, in as few processes as have room for all of their contenders' peaks at once, and for the plain
+    loop's: some keep what others free."""
+    groups: list[list[Contender]] = []
+    left = 0.0
+    for contender in contenders:
+        left -= peaks[contender.name]
+        if not groups or left < 0.0:
+            groups.append([])
+            left = TIMING_MEGABYTES - plain - peaks[contender.name]
+        groups[-1].append(contender)
+    return groups
+
+
+def probe(entry: Entry, batch: int, contender: Contender) -> float | Cell:
     """The peak of memory, or what is the matter."""
     try:
-        return None, in_child(peak_of, entry, batch, contender, seconds=CELL_SECONDS)
+        return in_child(peak_of, entry, batch, contender, seconds=CELL_SECONDS)
     except ChildFailed as error:
-        return Cell(SKIPPED, f"{error} for four steps" if "seconds" in str(error) else str(error)), None
+        return Cell(SKIPPED, f"{error} for four steps" if "seconds" in str(error) else str(error))
     except NotBuilt as error:
-        return Cell(NOT_BUILT, str(error)), None
+        return Cell(NOT_BUILT, str(error))
     except Exception as error:  # any is a result here
-        return Cell(FAILS, first_sentence(error)), None
+        return Cell(FAILS, first_sentence(error))
 
 
 class NotBuilt(RuntimeError):
