@@ -14,16 +14,6 @@ namespace {
 constexpr std::size_t kCacheBytes = std::size_t{2} << 20;
 constexpr std::size_t kSharedCacheBytes = std::size_t{16} << 20;
 
-/// to (E, E + k) += products of the elements (E, d) with each other and with those of k directions (d) that
-/// are defined.
-void add_products_of(const Tensor& elements, const std::vector<Tensor>& directions, const Tensor& to) {
-  const std::int64_t count = elements.size(0);
-  to.slice(1, 0, count).addmm_(elements, elements.t());
-  for (std::size_t k = 0; k < directions.size(); ++k)
-    if (directions[k].defined())
-      to.select(1, count + static_cast<std::int64_t>(k)).addmv_(elements, directions[k]);
-}
-
 }  // namespace
 
 Contribution Contribution::of_rows(Tensor rows) {
@@ -164,34 +154,55 @@ void Contribution::form(bool with_sum) {
   scale_ = Tensor();
 }
 
+void Contribution::form_in(const Tensor& memory, OwedSum* owed) {
+  const Tensor rows = memory.slice(0, 0, batch());
+  const Factors& f = factors_.front();
+  const Tensor out = rows.view({batch(), f.m, f.n});
+  const bool with_sum = owed != nullptr && is_plain_product() &&
+                        multiply_with_sum(f.left, f.right, alpha_, out, owed->part(alpha_));
+  if (!with_sum) fill(out, 0, f, alpha_);
+  if (scale_.defined()) rows.mul_(scale_.to(rows.scalar_type()).unsqueeze(1));
+  if (owed != nullptr && !with_sum)
+    owed->part(alpha_).view({-1}).addmv_(rows.t(),
+                                         scales().reciprocal_().mul_(alpha_).to(rows.scalar_type()));
+  if (owed != nullptr) owed->take_in(batch());
+  *this = of_rows(rows);
+}
+
 /// False, and nothing is done, where the sum would take a pass of its own.
 bool Contribution::form_with_sum() {
-  if (!is_one_use() || scale_.defined() || factors().is_lookup() || factors().expand) return false;
-  const auto made = transposed_with_sum(factors().left, factors().right, alpha_);
-  if (!made) return false;
-  *this = of_rows(made->rows.flatten(1));
+  if (!is_plain_product()) return false;
+  const Factors& f = factors();
+  if (!comes_with_sum(f.left, f.right)) return false;
+  const Tensor rows = empty_rows({batch(), f.m, f.n}, options());
+  const Tensor sum = at::zeros({f.m, f.n}, options());
+  multiply_with_sum(f.left, f.right, alpha_, rows, sum);
+  *this = of_rows(rows.flatten(1));
   formed_ = true;
-  know_sum(made->sum);
+  know_sum(sum);
   return true;
 }
 
 /// (B, end - begin, n): what the uses add up to in these rows of the parameter, times alpha. The parameter is
 /// taken for a matrix of the shape that `like` has, which is that of its own factors.
 Tensor Contribution::slice(std::int64_t begin, std::int64_t end, const Factors& like, double alpha) const {
-  Tensor out;
-  if (rows_.defined()) {
-    out = rows_.view({batch(), like.m, like.n}).slice(1, begin, end);
-    if (alpha != 1.0 || !is_rows()) out = out * alpha;
-  } else {
-    const std::vector<std::int64_t> shape = {batch(), end - begin, like.n};
-    out = factors_.front().is_lookup() ? at::zeros(shape, options()) : empty_rows(shape, options());
-  }
+  if (is_rows() && alpha == 1.0) return rows_.view({batch(), like.m, like.n}).slice(1, begin, end);
+  Tensor out = empty_rows({batch(), end - begin, like.n}, options());
+  fill(out, begin, like, alpha);
+  return out;
+}
+
+/// The same, from the parameter's row `begin` on, into (B, rows, n).
+void Contribution::fill(const Tensor& out, std::int64_t begin, const Factors& like, double alpha) const {
+  if (rows_.defined())
+    out.copy_(rows_.view({batch(), like.m, like.n}).slice(1, begin, begin + out.size(1))).mul_(alpha);
+  else if (factors_.front().is_lookup())
+    out.zero_();
   double beta = rows_.defined() ? 1.0 : 0.0;
   for (const Factors& each : factors_) {
     each.add_rows(out, begin, beta, alpha);
     beta = 1.0;
   }
-  return out;
 }
 
 Tensor Contribution::rows() const {
@@ -215,6 +226,7 @@ Contribution Contribution::expanded() const {
 
 /// For some of the parameter's rows at a time: formed, multiplied and dropped.
 Tensor Contribution::cross_by_slices(const Contribution& other) const {
+  if (&other == this) return products_by_slices({});
   const Factors& f = is_rows() ? other.factors_.front() : factors_.front();
   Tensor total = at::zeros({batch(), other.batch()}, options());
   const std::int64_t examples = batch() + other.batch();
@@ -248,34 +260,31 @@ Tensor Contribution::unscaled_cross(const Contribution& other) const {
   return crosses_by_slices(other) ? cross_by_slices(other) : factors_.front().cross(other.factors_.front());
 }
 
-/// What add_products() adds.
-Tensor Contribution::products_by_slices(Pairs pairs, const std::vector<Tensor>& directions) const {
+/// What add_products() adds, without scales; the same way.
+Tensor Contribution::products_by_slices(const std::vector<Tensor>& directions) const {
   const Factors& f = factors_.front();
-  const std::int64_t elements = batch() - static_cast<std::int64_t>(pairs.count);
-  const auto columns = elements + static_cast<std::int64_t>(directions.size());
-  const Tensor products = at::zeros({elements, columns}, options());
+  const auto columns = batch() + static_cast<std::int64_t>(directions.size());
+  const Tensor products = at::zeros({batch(), columns}, options());
+  const Tensor gram = products.slice(1, 0, batch());
   const Contribution all = expanded();
-  const Tensor scale = scale_.defined() ? scale_.to(products.scalar_type()).unsqueeze(1) : Tensor();
-  std::vector<Tensor> parts(directions.size());
   in_slices(f.m, batch() * f.n * products.element_size(), [&](std::int64_t begin, std::int64_t end) {
-    const Tensor some = all.slice(begin, end, f, alpha_).flatten(1);
-    for (std::size_t k = 0; k < directions.size(); ++k)
-      if (directions[k].defined()) parts[k] = directions[k].view({f.m, f.n}).slice(0, begin, end).flatten();
-    add_products_of(elements_of(scale.defined() ? some * scale : some, pairs), parts, products);
+    const Tensor some = all.slice(begin, end, f, 1.0).flatten(1);
+    gram.addmm_(some, some.t());
+    for (std::int64_t k = batch(); k < columns; ++k) {
+      const Tensor& direction = directions[static_cast<std::size_t>(k - batch())];
+      if (!direction.defined()) continue;
+      products.select(1, k).addmv_(some, direction.view({f.m, f.n}).slice(0, begin, end).flatten());
+    }
   });
   return products;
 }
 
-void Contribution::add_products(Pairs pairs, const std::vector<Tensor>& directions,
-                                const Tensor& total) const {
+void Contribution::add_products(const std::vector<Tensor>& directions, const Tensor& total) const {
   if (!is_rows() && crosses_by_slices(*this)) {
-    total.add_(products_by_slices(pairs, directions));
-    return;
-  }
-  if (pairs.count > 0) {
-    const Tensor products = at::zeros(total.sizes(), options());
-    add_products_of(elements_of(rows(), pairs), directions, products);
-    total.add_(products);
+    const Tensor products = products_by_slices(directions);
+    const Tensor own = scales().to(products.scalar_type());
+    products.slice(1, 0, batch()).mul_(own);
+    total.add_(products.mul_(own.unsqueeze(1)));
     return;
   }
   total.slice(1, 0, batch()).add_(gram());
@@ -287,7 +296,6 @@ void Contribution::add_products(Pairs pairs, const std::vector<Tensor>& directio
 Tensor Contribution::cross(const Contribution& other) const {
   if (!is_rows() && !other.is_rows() && !factors_.front().has_shape_of(other.factors_.front()))
     return cross_by_rows_of(other);
-  if (&other == this && !is_rows() && crosses_by_slices(other)) return products_by_slices({}, {});
   Tensor products = unscaled_cross(other);
   const double alpha = alpha_ * other.alpha_;
   if (alpha != 1.0) products = products.mul_(alpha);
@@ -362,7 +370,7 @@ bool Contribution::add_by_sum(Tensor& to, const Tensor& weights) const {
 void Contribution::add_to(Tensor& to, const Tensor& weights) const {
   Tensor scaled = alpha_ == 1.0 ? weights : weights * alpha_;
   if (scale_.defined()) scaled = scaled * scale_.to(weights.scalar_type());
-  if (owed_ != nullptr && !owed_->is_known()) {
+  if (owed_ != nullptr && !is_rows() && !owed_->is_known()) {
     Tensor matrix = to.view({factors_.front().m, factors_.front().n});
     if (owed_->add_to(matrix, scaled)) return;
     owed_->value();
@@ -404,6 +412,15 @@ Tensor Contribution::magnitude() const {
     total = total.defined() ? total + one : one;
   }
   return total.mul_(scales().abs());
+}
+
+Contribution Contribution::narrowed(std::int64_t begin, std::int64_t end) const {
+  Contribution out = *this;
+  out.forget_sum();
+  if (rows_.defined()) out.rows_ = rows_.slice(0, begin, end);
+  for (Factors& f : out.factors_) f = f.narrowed(begin, end);
+  if (scale_.defined()) out.scale_ = scale_.slice(0, begin, end);
+  return out;
 }
 
 Contribution Contribution::select(const Tensor& index) const {
@@ -458,15 +475,6 @@ Contribution Contribution::masked(const Tensor& keep) const {
   }
   if (scale_.defined()) out.scale_ = clean(scale_);
   return out;
-}
-
-Tensor elements_of(const Tensor& rows, Pairs pairs) {
-  if (pairs.count == 0) return rows;
-  const auto first = static_cast<std::int64_t>(pairs.first);
-  const auto end = static_cast<std::int64_t>(pairs.end());
-  const Tensor differences = rows.slice(0, first, end, 2) - rows.slice(0, first + 1, end, 2);
-  if (differences.size(0) * 2 == rows.size(0)) return differences;
-  return at::cat({rows.slice(0, 0, first), differences, rows.slice(0, end)});
 }
 
 Tensor side_by_side(std::int64_t batch, const std::vector<const Contribution*>& gradients,

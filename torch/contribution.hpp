@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "cdgrab/gram_geometry.hpp"
 #include "single_products.hpp"
 
 namespace cdgrab::torch {
@@ -61,6 +60,9 @@ class Contribution {
   /// Becomes rows, without the factors; `with_sum`: and knows what they add up to, where that takes no pass
   /// of its own.
   void form(bool with_sum = false);
+  /// Becomes rows that lie in `memory`: (B or more, m * n), contiguous. What they add up to is part of
+  /// `owed`, unless that is null.
+  void form_in(const Tensor& memory, OwedSum* owed);
   /// What the gradients add up to without any scale, if it is known: a tensor of the parameter's entries,
   /// which is not copied and counts as long as nobody writes to it.
   void know_sum(const Tensor& sum);
@@ -68,17 +70,15 @@ class Contribution {
   [[nodiscard]] Tensor take_sum() { return std::exchange(sum_, Tensor()); }
   /// The same for a sum that the first update makes; of a contribution that is one use as factors.
   void owe(std::shared_ptr<OwedSum> sum) { owed_ = std::move(sum); }
+  [[nodiscard]] OwedSum* owed() const { return owed_.get(); }
 
   /// (B, m * n), formed if they are not yet.
   [[nodiscard]] Tensor rows() const;
   /// (B, B).
   [[nodiscard]] Tensor gram() const { return cross(*this); }
-  /// Whether add_products() looks at rows, so that it has less to do for their differences.
-  [[nodiscard]] bool multiplies_rows() const { return is_rows() || crosses_by_slices(*this); }
-  /// total (E, E + k) += products of the E elements that `pairs` makes of the examples with each other, and
-  /// beside them with k directions, of which those that are undefined are zero. There are pairs only where
-  /// it multiplies rows; if these are formed on the way, then once.
-  void add_products(Pairs pairs, const std::vector<Tensor>& directions, const Tensor& total) const;
+  /// total (B, B + k) += gram(), and beside it inner() of k directions, of which those that are undefined are
+  /// zero. If rows are formed on the way, then once.
+  void add_products(const std::vector<Tensor>& directions, const Tensor& total) const;
   /// (B, B'): products with the gradients of another batch's examples for the same parameter.
   [[nodiscard]] Tensor cross(const Contribution& other) const;
   /// (B): the diagonal of gram(); rounding may take a zero below it.
@@ -92,7 +92,8 @@ class Contribution {
 
   /// (B), float64: no coordinate of an example's gradient is larger; NaN if one is.
   [[nodiscard]] Tensor magnitude() const;
-  /// Some examples, in this order; (k) numbers.
+  /// Examples [begin, end), without a copy; and some, in this order; (k) numbers.
+  [[nodiscard]] Contribution narrowed(std::int64_t begin, std::int64_t end) const;
   [[nodiscard]] Contribution select(const Tensor& index) const;
   /// Whether cat() can put them together: the same uses, all as factors or all as rows.
   [[nodiscard]] bool alike(const Contribution& other) const;
@@ -101,6 +102,7 @@ class Contribution {
 
  private:
   [[nodiscard]] Tensor slice(std::int64_t begin, std::int64_t end, const Factors& like, double alpha) const;
+  void fill(const Tensor& out, std::int64_t begin, const Factors& like, double alpha) const;
   /// For slice() again and again: factors that each time would be expanded are, where that takes little
   /// beside the rows.
   [[nodiscard]] Contribution expanded() const;
@@ -110,11 +112,15 @@ class Contribution {
   [[nodiscard]] Tensor unscaled_squared_norms() const;
   /// Of a contribution that has factors.
   [[nodiscard]] bool crosses_by_slices(const Contribution& other) const;
-  [[nodiscard]] Tensor products_by_slices(Pairs pairs, const std::vector<Tensor>& directions) const;
+  [[nodiscard]] Tensor products_by_slices(const std::vector<Tensor>& directions) const;
   [[nodiscard]] bool is_one_use() const { return factors_.size() == 1 && !rows_.defined(); }
   [[nodiscard]] double operations_of_cross_by_slices(const Contribution& other) const;
   [[nodiscard]] double operations_of_forming() const;
 
+  /// One use, of which rows are matrix products times one number.
+  [[nodiscard]] bool is_plain_product() const {
+    return is_one_use() && !scale_.defined() && !factors().is_lookup() && !factors().expand;
+  }
   /// All scales become part of rows and factors.
   void fold();
   bool form_with_sum();
@@ -134,9 +140,6 @@ class Contribution {
   std::int64_t sum_version_ = 0;
   std::shared_ptr<OwedSum> owed_;  ///< null: nobody waits for it
 };
-
-/// The elements that `pairs` makes of rows (B, ..), or of the first of these.
-Tensor elements_of(const Tensor& rows, Pairs pairs);
 
 /// The rows (batch, sum of numel) of several parameters; one that is null has zeros.
 Tensor side_by_side(std::int64_t batch, const std::vector<const Contribution*>& gradients,

@@ -142,11 +142,16 @@ Factors Factors::of_expanded(Tensor left, Tensor right, std::int64_t n,
   return f;
 }
 
-Factors Factors::examples(std::int64_t begin, std::int64_t end) const {
+Factors Factors::narrowed(std::int64_t begin, std::int64_t end) const {
   Factors part = *this;
   if (left.defined()) part.left = left.slice(0, begin, end);
   if (indices.defined()) part.indices = indices.slice(0, begin, end);
   part.right = right.slice(0, begin, end);
+  return part;
+}
+
+Factors Factors::examples(std::int64_t begin, std::int64_t end) const {
+  Factors part = narrowed(begin, end);
   if (expand) part.right = expand(part.right);
   part.expand = nullptr;
   part.project = nullptr;

@@ -41,7 +41,8 @@ struct Factors {
   [[nodiscard]] std::int64_t batch() const { return right.size(0); }
   /// What products are made of; `right` may be kept in less precision.
   [[nodiscard]] at::TensorOptions options() const { return (is_lookup() ? right : left).options(); }
-  /// Those of examples [begin, end), expanded.
+  /// Those of examples [begin, end), as they are kept; and expanded.
+  [[nodiscard]] Factors narrowed(std::int64_t begin, std::int64_t end) const;
   [[nodiscard]] Factors examples(std::int64_t begin, std::int64_t end) const;
   /// Those of some examples, in this order; (k) numbers.
   [[nodiscard]] Factors select(const Tensor& index) const;

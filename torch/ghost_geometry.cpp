@@ -17,8 +17,6 @@ namespace {
 /// With more registers than this (a tree of accumulators) products with each cost more in factors than
 /// forming the rows once.
 constexpr std::size_t kFewRegisters = 8;
-/// An accumulator and what waits. In a tree any two rows may meet below the root.
-constexpr std::size_t kRegistersOfANode = 2;
 
 Tensor flat_copy_on_cpu(const Tensor& tensor) { return tensor.to(at::kCPU).contiguous().reshape({-1}); }
 
@@ -55,39 +53,25 @@ std::size_t FactorGeometry::dim() const {
   return static_cast<std::size_t>(total);
 }
 
-bool FactorGeometry::prefers_differences() const {
-  return names().size() <= kRegistersOfANode &&
-         std::any_of(gradients_.begin(), gradients_.end(),
-                     [](const auto& piece) { return piece.second.multiplies_rows(); });
-}
-
-/// One matrix on the device, one copy to the host. What is not made from rows has products of examples, which
-/// become those of elements all at once.
-void FactorGeometry::measure(Pairs pairs, std::span<const Register> live, std::span<const Register> centring,
+/// One matrix on the device, one copy to the host.
+void FactorGeometry::measure(std::span<const Register> live, std::span<const Register> centring,
                              std::span<double> gram) {
   const at::NoGradGuard no_grad;
   const Stopwatch watch(&measuring_);
   const auto rows = static_cast<std::int64_t>(block_size());
-  const auto elements = rows - static_cast<std::int64_t>(pairs.count);
-  const auto size = elements + static_cast<std::int64_t>(live.size());
+  const auto size = rows + static_cast<std::int64_t>(live.size());
   if (pieces_.empty() || size == 0) return;
-  const at::TensorOptions wide = pieces_.front().options.dtype(at::kDouble);
-  const Tensor total = at::zeros({size, size}, wide);
-  const Tensor of_elements = total.slice(0, 0, elements);
-  const Tensor of_rows =
-      pairs.count == 0 ? of_elements : at::zeros({rows, rows + static_cast<std::int64_t>(live.size())}, wide);
+  const Tensor total = at::zeros({size, size}, pieces_.front().options.dtype(at::kDouble));
+  const Tensor of_rows = total.slice(0, 0, rows);
   const auto column = [&](Register r) {
-    return elements + (std::lower_bound(live.begin(), live.end(), r) - live.begin());
+    return rows + (std::lower_bound(live.begin(), live.end(), r) - live.begin());
   };
   for (std::size_t p = 0; p < pieces_.size(); ++p) {
     const std::vector<Tensor>& registers = pieces_[p].registers;
     if (const auto found = gradients_.find(p); found != gradients_.end()) {
       std::vector<Tensor> directions;
       for (const Register r : live) directions.push_back(registers[r]);
-      if (found->second.multiplies_rows())
-        found->second.add_products(pairs, directions, of_elements);
-      else
-        found->second.add_products({}, directions, of_rows);
+      found->second.add_products(directions, of_rows);
     }
     for (const Register a : centring)
       for (const Register b : live) {
@@ -99,13 +83,11 @@ void FactorGeometry::measure(Pairs pairs, std::span<const Register> live, std::s
             .add_(at::dot(registers[a], registers[b]));
       }
   }
-  if (pairs.count > 0) of_elements.add_(elements_of(elements_of(of_rows, pairs).t(), pairs).t());
   const Tensor host = total.to(at::kCPU);
   const double* values = host.const_data_ptr<double>();
   for (std::int64_t i = 0; i < size; ++i)
     for (std::int64_t j = 0; j < size; ++j)
       gram[static_cast<std::size_t>(i * size + j)] = values[i <= j ? i * size + j : j * size + i];
-  if (pairs.count > 0) return;
   // What is not finite must not reach a register, not even times zero.
   const Tensor keep = host.diagonal().slice(0, 0, rows).isfinite();
   if (keep.all().item<bool>()) return;

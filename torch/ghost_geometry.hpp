@@ -35,8 +35,7 @@ class FactorGeometry final : public GramGeometry {
   void load(const State& state) override;
 
  protected:
-  [[nodiscard]] bool prefers_differences() const override;
-  void measure(Pairs pairs, std::span<const Register> live, std::span<const Register> centring,
+  void measure(std::span<const Register> live, std::span<const Register> centring,
                std::span<double> gram) override;
   void apply(std::span<const Register> live, std::span<const Change> changes) override;
 

@@ -91,6 +91,10 @@ void check_loss(const Tensor& loss, std::int64_t batch) {
 /// Smaller parameters are updated sooner than a sum is put aside for them (bench/observe).
 bool is_worth_a_sum(const Use& use) { return use.parameter.numel() >= 262144; }
 
+/// Of the budget, where not all rows fit into it: what is formed later stays in the cache, what is formed on
+/// the way goes to memory and back.
+constexpr std::size_t kPartOnTheWay = 8;
+
 /// Then adding up the rows takes as many operations as the weight gradient.
 bool is_one_product(const Contribution& gradients) {
   return gradients.uses().size() == 1 && gradients.factors().positions == 1;
@@ -246,6 +250,7 @@ std::shared_ptr<Observation> Observation::start(const Tensor& loss, std::int64_t
   if (observation->way_.shortening.shorten) {
     observation->way_.forms = observation->way_.shortening.forms;
     observation->way_.sums = false;
+    observation->way_.late = false;
   }
   observation->expect(graph, options.parameters);
   if (observation->way_.shortening.begin) observation->way_.shortening.begin(observation->met());
@@ -299,6 +304,18 @@ void Observation::expect(const Graph& graph, const ParameterSet& parameters) {
     ++collected_[at->second].left;
   }
   left_ = uses_.size();
+  const std::size_t on_the_way =
+      way_.late && bytes_of_all_rows() > budget_ ? budget_ / kPartOnTheWay : budget_;
+  late_ = budget_ - on_the_way;
+  budget_ = on_the_way;
+}
+
+std::size_t Observation::bytes_of_all_rows() const {
+  std::size_t total = 0;
+  for (const Collected& c : collected_)
+    total +=
+        static_cast<std::size_t>(c.parameter.numel()) * (wide(c.parameter) ? sizeof(double) : sizeof(float));
+  return total * static_cast<std::size_t>(batch_);
 }
 
 /// The loss's own gradient has arrived: dividing by it makes loss scaling and loss/k change nothing.
@@ -388,10 +405,10 @@ void Observation::visit(Node* node, const variable_list& gradients, bool alone) 
     if (alone && is_separable(use) && node->task_should_compute_output(use.slot)) {
       if (auto sum = sum_of(one, use))
         sums.emplace_back(use.slot, std::move(*sum));
-      else if (way_.sums && is_worth_a_sum(use) && !one.has_rows() && is_private(use)) {
+      else if (way_.sums && !one.has_rows() && is_private(use)) {
         if (may_be_late(one, use))
           sums.emplace_back(use.slot, owe(one, use));
-        else
+        else if (is_worth_a_sum(use))
           summed_.push_back(&use);
       }
     }
@@ -415,7 +432,9 @@ bool Observation::may_be_late(const Contribution& contribution, const Use& use) 
   const bool accumulates_all = wanted == nullptr || wanted->empty();  // no inputs= and no autograd.grad
   const Collected& collected = collected_[index_.at(use.parameter.unsafeGetTensorImpl())];
   return inverse_.defined() && is_plain_ && accumulates_all && collected.left == 1 && !collected.sum &&
-         use.parameter.scalar_type() == at::kFloat && are_single_products(contribution.factors());
+         use.parameter.scalar_type() == at::kFloat &&
+         (are_single_products(contribution.factors()) ? is_worth_a_sum(use)
+                                                      : way_.late && way_.forms(contribution));
 }
 
 /// Nothing, for the node to send.
@@ -523,7 +542,7 @@ void Observation::hand_over() {
                                 "losses whose whole graph is differentiated",
                                 left_, uses_.size()));
   const at::NoGradGuard no_grad;
-  Observed observed{batch_ - repeats_, {}, seconds_};
+  Observed observed{batch_ - repeats_, {}, seconds_, budget_ + late_};
   for (Collected& c : collected_) {
     if (!c.sum) continue;
     if (c.left > 0) complete(c);  // a use that no gradient reached

@@ -34,7 +34,8 @@ struct ParameterGradients {
 struct Observed {
   std::int64_t batch = 0;
   std::vector<ParameterGradients> parameters;
-  double seconds = 0.0;  ///< spent in hooks
+  double seconds = 0.0;    ///< spent in hooks
+  std::size_t budget = 0;  ///< what is left of it, for rows that are still to be formed
 };
 
 /// Makes gradients shorter as they are read, so that none is held in full; empty: it does not.
@@ -56,7 +57,9 @@ class Observation : public std::enable_shared_from_this<Observation> {
     /// Contributions are to know the sums that nodes compute, where that is cheap. With `fused` nodes need
     /// not: the first update of a register makes them.
     bool sums = false;
-    /// This rules out sums.
+    /// Rows of a batch that has more of them than fit into the budget are mostly left to LateRows.
+    bool late = false;
+    /// This rules out sums, and rows that are late.
     Shortening shortening = {};
   };
 
@@ -101,6 +104,8 @@ class Observation : public std::enable_shared_from_this<Observation> {
   void collect(const Use& use, Contribution contribution, const std::string& rule);
   void complete(Collected& collected);
   void form_within_budget(Contribution& sum, bool with_sum = false);
+  /// Were all parameters' gradients formed.
+  [[nodiscard]] std::size_t bytes_of_all_rows() const;
   void end();
   void hand_over();
   /// What nodes have left to us reaches the parameters.
@@ -111,6 +116,7 @@ class Observation : public std::enable_shared_from_this<Observation> {
   bool sum_ = false;
   bool per_example_ = false;
   std::size_t budget_ = 0;  ///< what is left of it
+  std::size_t late_ = 0;    ///< and what of it is kept for later
   Finish finish_;
   Way way_;
   Node* root_ = nullptr;

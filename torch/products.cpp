@@ -154,16 +154,20 @@ void multiply_transposed(const Tensor& left, const Tensor& right, double alpha, 
     out.baddbmm_(left.transpose(1, 2), right, beta, alpha);
 }
 
-std::optional<RowsAndSum> transposed_with_sum(const Tensor& left, const Tensor& right, double alpha) {
-  const std::int64_t m = left.size(2);
-  const std::int64_t n = right.size(2);
-  const bool enough = m >= kGrainOfColumns * at::get_num_threads() || at::get_num_threads() == 1;
-  if (!are_covered(left, right) || left.size(1) == 1 || !enough || !are_for_tiles(left, right))
-    return std::nullopt;
-  RowsAndSum made{empty_rows({left.size(0), m, n}, left.options()), at::zeros({m, n}, left.options())};
+bool comes_with_sum(const Tensor& left, const Tensor& right) {
+  const bool enough = left.size(2) >= kGrainOfColumns * at::get_num_threads() || at::get_num_threads() == 1;
+  return are_covered(left, right) && left.size(1) > 1 && enough && are_for_tiles(left, right);
+}
+
+bool multiply_with_sum(const Tensor& left, const Tensor& right, double alpha, const Tensor& out,
+                       const Tensor& sum) {
+  const std::int64_t numbers = left.size(2) * right.size(2);
+  if (!comes_with_sum(left, right) || !is_covered_target(out, left.size(0) * numbers) ||
+      !is_covered_target(sum, numbers))
+    return false;
   add_products(series(left), series(right), alpha,
-               {made.rows.mutable_data_ptr<float>(), size(m * n), false, made.sum.mutable_data_ptr<float>()});
-  return made;
+               {out.mutable_data_ptr<float>(), size(numbers), false, sum.mutable_data_ptr<float>()});
+  return true;
 }
 
 }  // namespace cdgrab::torch

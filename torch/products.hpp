@@ -2,8 +2,6 @@
 // Matrix products, by kernels of our own where these take less time than a BLAS.
 #pragma once
 
-#include <optional>
-
 #include "autograd.hpp"
 
 namespace cdgrab::torch {
@@ -19,12 +17,11 @@ Tensor times_transposed(const Tensor& matrix, const Tensor& other);
 void multiply_transposed(const Tensor& left, const Tensor& right, double alpha, double beta,
                          const Tensor& out);
 
-struct RowsAndSum {
-  Tensor rows;  ///< (B, m, n)
-  Tensor sum;   ///< (m, n): what they add up to
-};
-
-/// alpha * left[b]^T right[b] for every b. None where the sum would take a pass of its own.
-std::optional<RowsAndSum> transposed_with_sum(const Tensor& left, const Tensor& right, double alpha);
+/// The same with a beta of 0, and sum (m, n) += what they add up to. False, and nothing is done, where that
+/// would take a pass of its own.
+bool multiply_with_sum(const Tensor& left, const Tensor& right, double alpha, const Tensor& out,
+                       const Tensor& sum);
+/// Whether it would not, were there rows and a sum.
+bool comes_with_sum(const Tensor& left, const Tensor& right);
 
 }  // namespace cdgrab::torch

@@ -8,6 +8,7 @@
 #include "cdgrab/error.hpp"
 #include "cdgrab/stopwatch.hpp"
 #include "ghost_geometry.hpp"
+#include "late_rows.hpp"
 #include "observer.hpp"
 #include "sketched_geometry.hpp"
 
@@ -90,6 +91,7 @@ void Sampler::Impl::observe(const at::Tensor& loss, std::vector<Index> examples,
       },
       {.fused = core_.spec().fused,
        .sums = geometry_ != nullptr,
+       .late = geometry_ != nullptr && !core_.spec().frozen,
        .shortening = shortens ? shortening() : Shortening{}});
 }
 
@@ -117,11 +119,20 @@ void Sampler::Impl::observe_now(Observed&& observed, const std::vector<Index>& e
 
 void Sampler::Impl::set_and_observe(Observed&& observed, const std::vector<Index>& examples) {
   timings_.gradients += observed.seconds;
-  if (needs_vectors()) {
-    const Stopwatch watch(record_timings_ ? &timings_.gradients : nullptr);
-    geometry_->set_block(std::move(observed));
+  if (!needs_vectors()) return core_.observe_block(examples);
+  // An accumulator that stands still within a batch must see it whole.
+  LateRows all(std::move(observed), /*whole=*/core_.spec().frozen);
+  for (std::span<const Index> left = examples; !left.empty();) {
+    std::size_t count = 0;
+    {
+      const Stopwatch watch(record_timings_ ? &timings_.gradients : nullptr);
+      Observed some = all.next();
+      count = static_cast<std::size_t>(some.batch);
+      geometry_->set_block(std::move(some));
+    }
+    core_.observe_block(left.first(count));
+    left = left.subspan(count);
   }
-  core_.observe_block(examples);
 }
 
 Sampler::Sampler(std::size_t examples, std::string_view spec, SamplerOptions options) {

@@ -122,6 +122,7 @@ bool add_by_sum(const Factors& factors, const Tensor& weights, const Tensor& sum
 }
 
 bool OwedSum::add_to(Tensor& matrix, const Tensor& weights) {
+  if (!are_single_products(factors_)) return false;
   const auto two = two_weights(weights);
   if (!two) return false;
   const Contiguous here(factors_);
@@ -134,8 +135,21 @@ bool OwedSum::add_to(Tensor& matrix, const Tensor& weights) {
   return true;
 }
 
+const Tensor& OwedSum::part(double scale) {
+  scale_ = scale;
+  if (!parts_.defined()) parts_ = at::zeros({factors_.m, factors_.n}, factors_.options());
+  return parts_;
+}
+
+void OwedSum::take_in(std::int64_t examples) {
+  taken_in_ += examples;
+  if (taken_in_ == factors_.batch()) sum_ = parts_.mul_(1.0 / scale_);
+}
+
 const Tensor& OwedSum::value() {
-  if (!is_known()) sum_ = at::mm(factors_.left.squeeze(1).t(), factors_.right.squeeze(1));
+  if (is_known()) return sum_;
+  sum_ = at::zeros({factors_.m, factors_.n}, factors_.options());
+  factors_.add_to(sum_, at::ones({factors_.batch()}, factors_.options()));
   return sum_;
 }
 

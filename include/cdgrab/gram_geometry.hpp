@@ -14,15 +14,6 @@
 
 namespace cdgrab {
 
-/// Rows [first, first + 2 * count) of a block, each two of which are only looked at as their difference. The
-/// elements of such a block are the rows before, the differences and the rows behind.
-struct Pairs {
-  std::size_t first = 0;
-  std::size_t count = 0;
-
-  [[nodiscard]] std::size_t end() const { return first + 2 * count; }
-};
-
 class GramGeometry : public Geometry {
  public:
   [[nodiscard]] std::size_t block_size() const override { return rows_; }
@@ -40,8 +31,8 @@ class GramGeometry : public Geometry {
   void end_block() override;
 
  protected:
-  /// What a register becomes: the sum of weights[j] times row j of the block, and behind the rows the live
-  /// registers as they were when the block began. No weights: zero.
+  /// What a register becomes: sum_j weights[j] * b_j over the basis, which is the rows of the block and
+  /// then the live registers as they were when the block began. No weights: zero.
   struct Change {
     Register target = 0;
     std::vector<double> weights;
@@ -55,14 +46,10 @@ class GramGeometry : public Geometry {
   /// To be called when registers have been loaded.
   void set_live(std::vector<bool> live);
 
-  /// Whether products of this block's differences cost less than those of its rows, which nobody is expected
-  /// to ask for. Never a matter of earlier blocks, so that resuming equals never stopping.
-  [[nodiscard]] virtual bool prefers_differences() const { return false; }
-  /// Inner products of the basis, which is the elements of the block (all rows if there are no pairs, as is
-  /// so unless differences are preferred) and then the live registers: a symmetric matrix row by row, those
-  /// of the elements with everything, and those of `centring` (some of the live ones) with every live
-  /// register. The others are not looked at. Elements that are not finite may have any product that is not.
-  virtual void measure(Pairs pairs, std::span<const Register> live, std::span<const Register> centring,
+  /// Inner products of the basis, a symmetric matrix row by row, rows + live.size() square: those of the
+  /// rows with everything, and those of `centring` (some of the live ones) with every live register. The
+  /// others are not looked at. Rows that are not finite may have any product that is not finite.
+  virtual void measure(std::span<const Register> live, std::span<const Register> centring,
                        std::span<double> gram) = 0;
   /// Carries the changes out, all at once: each from the registers as they were. A weight of exactly 0
   /// means that the row plays no part, whatever it holds.
@@ -81,28 +68,14 @@ class GramGeometry : public Geometry {
     std::vector<std::size_t> nonzero;
   };
 
-  void measure_once(Pairs pairs = {});
+  void measure_once();
   void remeasure();
-  void refresh_products();
-  [[nodiscard]] bool all_finite() const;
-  [[nodiscard]] Pairs pairs_seen_in(std::span<const Vector> group) const;
-  /// Whether it is one of the differences that are measured, and whether it is a row of one.
-  [[nodiscard]] bool is_element(const Vector& v) const;
-  [[nodiscard]] bool needs_row(const Operand& operand) const;
-  /// From differences to rows, since somebody asks for one of these.
-  void split();
-  [[nodiscard]] std::vector<double> by_rows(const std::vector<double>& weights) const;
-  /// Of the block.
-  [[nodiscard]] std::size_t elements() const { return rows_ - pairs_.count; }
-  [[nodiscard]] std::size_t basis_size() const { return elements() + basis_registers_.size(); }
   bool lacks_products(const Symbol& symbol);
   [[nodiscard]] Symbol with_products(std::vector<double> weights) const;
   void blend_registers(Register target, double scale, const Operand& operand);
   void settle();
   [[nodiscard]] std::size_t basis_index(const Operand& operand) const;
-  [[nodiscard]] Symbol of_basis(std::size_t index, double scale) const;
   [[nodiscard]] Symbol symbol_of(const Operand& operand) const;
-  [[nodiscard]] Symbol symbol_of(const Vector& v) const;
   void add(Symbol& to, double weight, const Symbol& from) const;
   void set_register(Register target, Symbol value);
   [[nodiscard]] double product(const Member& x, const Symbol& y) const;
@@ -114,7 +87,6 @@ class GramGeometry : public Geometry {
   std::vector<bool> centring_;
   std::size_t rows_ = 0;
   bool measured_ = false;
-  Pairs pairs_;  ///< of the measured block
   std::vector<Register> basis_registers_;
   std::vector<double> gram_;
   std::vector<std::optional<Symbol>> registers_;  ///< of the measured block; absent: zero

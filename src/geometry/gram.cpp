@@ -33,20 +33,13 @@ void GramGeometry::set_live(std::vector<bool> live) {
 void GramGeometry::begin_block(std::size_t rows) {
   rows_ = rows;
   measured_ = false;
-  pairs_ = {};
 }
 
-/// The numbers of this block, when the first of them is asked for. Which rows are not finite is seen from
-/// rows alone.
-void GramGeometry::measure_once(Pairs pairs) {
+/// The numbers of this block, when the first of them is asked for.
+void GramGeometry::measure_once() {
   if (measured_) return;
   basis_registers_ = live();
-  pairs_ = pairs;
   remeasure();
-  if (pairs_.count > 0 && !all_finite()) {
-    pairs_ = {};
-    remeasure();
-  }
   registers_.assign(names_.size(), std::nullopt);
   changed_.assign(names_.size(), false);
   for (std::size_t j = 0; j < basis_registers_.size(); ++j)
@@ -54,70 +47,24 @@ void GramGeometry::measure_once(Pairs pairs) {
   measured_ = true;
 }
 
-bool GramGeometry::all_finite() const {
-  for (std::size_t i = 0; i < elements(); ++i)
-    if (!std::isfinite(gram_[i * basis_size() + i])) return false;
-  return true;
-}
-
 void GramGeometry::remeasure() {
-  const std::size_t size = basis_size();
+  const std::size_t size = rows_ + basis_registers_.size();
   std::vector<Register> centring;
   std::copy_if(basis_registers_.begin(), basis_registers_.end(), std::back_inserter(centring),
                [this](Register r) { return centring_[r]; });
   std::vector<double> gram(size * size);
-  measure(pairs_, basis_registers_, centring, gram);
+  measure(basis_registers_, centring, gram);
   // A row that was not finite stays so, also where the first measure has taken it out.
-  for (std::size_t i = 0; measured_ && gram_.size() == gram.size() && i < elements(); ++i)
+  for (std::size_t i = 0; measured_ && i < rows_; ++i)
     if (!std::isfinite(gram_[i * size + i])) gram[i * size + i] = gram_[i * size + i];
   gram_ = std::move(gram);
-}
-
-/// If the group begins with differences of neighbours, or has them behind what waited, all rows behind are
-/// taken to come like that.
-Pairs GramGeometry::pairs_seen_in(std::span<const Vector> group) const {
-  const auto is_difference = [](const Vector& v) {
-    return v.has_second && v.first.kind == Operand::Kind::kRow && v.first.scale == 1.0 &&
-           v.second == Operand::row(v.first.index + 1);
-  };
-  const auto found = std::find_if(group.begin(), group.end(), is_difference);
-  if (found == group.end() || !prefers_differences()) return {};
-  return {found->first.index, (rows_ - found->first.index) / 2};
-}
-
-bool GramGeometry::is_element(const Vector& v) const {
-  const std::size_t row = v.first.index;
-  return v.has_second && v.first == Operand::row(row) && v.second == Operand::row(row + 1) &&
-         row >= pairs_.first && row < pairs_.end() && (row - pairs_.first) % 2 == 0;
-}
-
-bool GramGeometry::needs_row(const Operand& operand) const {
-  return operand.kind == Operand::Kind::kRow && operand.index >= pairs_.first && operand.index < pairs_.end();
-}
-
-void GramGeometry::split() {
-  for (auto& r : registers_)
-    if (r) r->weights = by_rows(r->weights);
-  for (Member& member : group_) member.symbol.weights = by_rows(member.symbol.weights);
-  pairs_ = {};
-  remeasure();
-  refresh_products();
-}
-
-std::vector<double> GramGeometry::by_rows(const std::vector<double>& weights) const {
-  const auto begin = weights.begin() + static_cast<std::ptrdiff_t>(pairs_.first);
-  const auto end = begin + static_cast<std::ptrdiff_t>(pairs_.count);
-  std::vector<double> all(weights.begin(), begin);
-  for (auto weight = begin; weight != end; ++weight) all.insert(all.end(), {*weight, -*weight});
-  all.insert(all.end(), end, weights.end());
-  return all;
 }
 
 /// Whether a vector is made of a register that no vector was made of before; remembers it.
 bool GramGeometry::lacks_products(const Symbol& symbol) {
   bool lacks = false;
   for (std::size_t j = 0; j < basis_registers_.size(); ++j) {
-    if (symbol.weights[elements() + j] == 0.0 || centring_[basis_registers_[j]]) continue;
+    if (symbol.weights[rows_ + j] == 0.0 || centring_[basis_registers_[j]]) continue;
     centring_[basis_registers_[j]] = true;
     lacks = true;
   }
@@ -125,50 +72,31 @@ bool GramGeometry::lacks_products(const Symbol& symbol) {
 }
 
 GramGeometry::Symbol GramGeometry::with_products(std::vector<double> weights) const {
-  Symbol symbol{std::move(weights), std::vector<double>(basis_size())};
-  const std::size_t size = basis_size();
+  Symbol symbol{std::move(weights), std::vector<double>(rows_ + basis_registers_.size())};
+  const std::size_t size = symbol.weights.size();
   for (std::size_t i = 0; i < size; ++i)
     if (symbol.weights[i] != 0.0)
       for (std::size_t j = 0; j < size; ++j) symbol.products[j] += symbol.weights[i] * gram_[i * size + j];
   return symbol;
 }
 
-void GramGeometry::refresh_products() {
-  for (Member& member : group_) member.symbol = with_products(std::move(member.symbol.weights));
-  for (auto& r : registers_)
-    if (r) r = with_products(std::move(r->weights));
-}
-
-/// Of a row that is an element by itself, or of a register.
 std::size_t GramGeometry::basis_index(const Operand& operand) const {
-  if (operand.kind == Operand::Kind::kRow)
-    return operand.index < pairs_.first ? operand.index : operand.index - pairs_.count;
+  if (operand.kind == Operand::Kind::kRow) return operand.index;
   const auto found = std::lower_bound(basis_registers_.begin(), basis_registers_.end(), operand.index);
-  return elements() + static_cast<std::size_t>(found - basis_registers_.begin());
-}
-
-GramGeometry::Symbol GramGeometry::of_basis(std::size_t index, double scale) const {
-  const std::size_t size = basis_size();
-  Symbol symbol{std::vector<double>(size), std::vector<double>(size)};
-  symbol.weights[index] = scale;
-  for (std::size_t j = 0; j < size; ++j) symbol.products[j] = scale * gram_[index * size + j];
-  return symbol;
+  return rows_ + static_cast<std::size_t>(found - basis_registers_.begin());
 }
 
 /// An element of the basis, or what has become of a register since, times the operand's scale.
 GramGeometry::Symbol GramGeometry::symbol_of(const Operand& operand) const {
-  const bool is_row = operand.kind == Operand::Kind::kRow;
-  if (is_row || (!registers_[operand.index] && live_[operand.index]))
-    return of_basis(basis_index(operand), operand.scale);
-  Symbol symbol{std::vector<double>(basis_size()), std::vector<double>(basis_size())};
-  if (registers_[operand.index]) add(symbol, operand.scale, *registers_[operand.index]);
-  return symbol;
-}
-
-GramGeometry::Symbol GramGeometry::symbol_of(const Vector& v) const {
-  if (is_element(v)) return of_basis(pairs_.first + (v.first.index - pairs_.first) / 2, 1.0);
-  Symbol symbol = symbol_of(v.first);
-  if (v.has_second) add(symbol, -1.0, symbol_of(v.second));
+  const std::size_t size = rows_ + basis_registers_.size();
+  Symbol symbol{std::vector<double>(size), std::vector<double>(size)};
+  if (operand.kind == Operand::Kind::kRegister && registers_[operand.index]) {
+    add(symbol, operand.scale, *registers_[operand.index]);
+  } else if (operand.kind == Operand::Kind::kRow || live_[operand.index]) {
+    const std::size_t i = basis_index(operand);
+    symbol.weights[i] = operand.scale;
+    for (std::size_t j = 0; j < size; ++j) symbol.products[j] = operand.scale * gram_[i * size + j];
+  }
   return symbol;
 }
 
@@ -186,23 +114,22 @@ double GramGeometry::product(const Member& x, const Symbol& y) const {
 }
 
 void GramGeometry::form(std::span<const Vector> group) {
-  measure_once(pairs_seen_in(group));
+  measure_once();
   group_.clear();
-  const bool splits = std::any_of(group.begin(), group.end(), [this](const Vector& v) {
-    return !is_element(v) && (needs_row(v.first) || (v.has_second && needs_row(v.second)));
-  });
-  if (splits) split();
   bool lacking = false;
   for (const Vector& v : group) {
     Member& member = group_.emplace_back();
-    member.symbol = symbol_of(v);
+    member.symbol = symbol_of(v.first);
+    if (v.has_second) add(member.symbol, -1.0, symbol_of(v.second));
     for (std::size_t j = 0; j < member.symbol.weights.size(); ++j)
       if (member.symbol.weights[j] != 0.0) member.nonzero.push_back(j);
     lacking = lacks_products(member.symbol) || lacking;
   }
   if (!lacking) return;
   remeasure();
-  refresh_products();
+  for (Member& member : group_) member.symbol = with_products(std::move(member.symbol.weights));
+  for (auto& r : registers_)
+    if (r) r = with_products(std::move(r->weights));
 }
 
 void GramGeometry::products(std::span<const Register> against, Wanted wanted, Products& out) {
@@ -238,7 +165,6 @@ void GramGeometry::combine(Register target, std::span<const Weighted> weights) {
 void GramGeometry::blend(Register target, double scale, const Operand& operand) {
   if (rows_ == 0) return blend_registers(target, scale, operand);
   measure_once();
-  if (needs_row(operand)) split();
   Symbol value = symbol_of(operand);
   if (scale != 0.0) add(value, scale, symbol_of(Operand::reg(target)));
   set_register(target, std::move(value));
@@ -270,9 +196,7 @@ void GramGeometry::clear(Register target) {
 
 double GramGeometry::norm2(std::size_t row) {
   measure_once();
-  if (needs_row(Operand::row(row))) split();
-  const std::size_t i = basis_index(Operand::row(row));
-  return gram_[i * basis_size() + i];
+  return gram_[row * (rows_ + basis_registers_.size()) + row];
 }
 
 bool GramGeometry::finite(std::size_t row) { return std::isfinite(norm2(row)); }
@@ -284,7 +208,7 @@ void GramGeometry::settle() {
   for (Register r = 0; r < names_.size(); ++r) {
     if (!changed_[r]) continue;
     live_[r] = registers_[r].has_value();
-    changes.push_back({r, live_[r] ? by_rows(registers_[r]->weights) : std::vector<double>()});
+    changes.push_back({r, live_[r] ? registers_[r]->weights : std::vector<double>()});
   }
   if (!changes.empty()) apply(basis_registers_, changes);
   measured_ = false;
@@ -293,7 +217,6 @@ void GramGeometry::settle() {
 void GramGeometry::end_block() {
   settle();
   rows_ = 0;
-  pairs_ = {};
 }
 
 }  // namespace cdgrab

@@ -47,7 +47,7 @@ class DenseMaker final : public Maker {
 /// The dullest geometry in scalars: its vectors lie in the open.
 class PlainGram final : public GramGeometry {
  public:
-  explicit PlainGram(std::size_t dim, bool differences = false) : dim_(dim), differences_(differences) {}
+  explicit PlainGram(std::size_t dim) : dim_(dim) {}
   void set_rows(std::vector<Plain> rows) {
     block_ = std::move(rows);
     begin_block(block_.size());
@@ -65,11 +65,9 @@ class PlainGram final : public GramGeometry {
   }
 
  protected:
-  [[nodiscard]] bool prefers_differences() const override { return differences_; }
-  void measure(Pairs pairs, std::span<const Register> live, std::span<const Register> centring,
+  void measure(std::span<const Register> live, std::span<const Register> centring,
                std::span<double> gram) override {
-    const std::vector<Plain> all = elements(basis(live), pairs);
-    const std::size_t first = all.size() - live.size();
+    const std::vector<Plain> all = basis(live);
     for (std::size_t i = 0; i < all.size(); ++i)
       for (std::size_t j = 0; j < all.size(); ++j)
         for (std::size_t c = 0; c < dim_; ++c) gram[i * all.size() + j] += all[i][c] * all[j][c];
@@ -79,7 +77,8 @@ class PlainGram final : public GramGeometry {
     };
     for (std::size_t i = 0; i < live.size(); ++i)
       for (std::size_t j = 0; j < live.size(); ++j)
-        if (!asked(live[i]) && !asked(live[j])) gram[(first + i) * all.size() + first + j] = std::nan("");
+        if (!asked(live[i]) && !asked(live[j]))
+          gram[(block_size() + i) * all.size() + block_size() + j] = std::nan("");
   }
   void apply(std::span<const Register> live, std::span<const Change> changes) override {
     const std::vector<Plain> all = basis(live);
@@ -102,16 +101,7 @@ class PlainGram final : public GramGeometry {
     return all;
   }
 
-  static std::vector<Plain> elements(std::vector<Plain> all, Pairs pairs) {
-    for (std::size_t k = pairs.first; k < pairs.first + pairs.count; ++k) {
-      for (std::size_t c = 0; c < all[k].size(); ++c) all[k][c] -= all[k + 1][c];
-      all.erase(all.begin() + static_cast<std::ptrdiff_t>(k) + 1);
-    }
-    return all;
-  }
-
   std::size_t dim_;
-  bool differences_;
   std::vector<Plain> block_;
   std::vector<Plain> registers_;
 };
@@ -137,24 +127,18 @@ inline void set_plain_rows(PlainGram& gram, const std::vector<float>& rows, std:
 
 class GramMaker final : public Maker {
  public:
-  explicit GramMaker(bool differences = false) : differences_(differences) {}
-  std::unique_ptr<Geometry> make(std::size_t dim) override {
-    return std::make_unique<PlainGram>(dim, differences_);
-  }
+  std::unique_ptr<Geometry> make(std::size_t dim) override { return std::make_unique<PlainGram>(dim); }
   void set_block(Geometry& geometry, const std::vector<float>& rows, std::size_t count) override {
     set_plain_rows(dynamic_cast<PlainGram&>(geometry), rows, count);
   }
-
- private:
-  bool differences_;
 };
 
-/// The first third of the coordinates as rows in memory, the rest in scalars, of differences if there are.
+/// The first third of the coordinates as rows in memory, the rest in scalars.
 class CompositeMaker final : public Maker {
  public:
   std::unique_ptr<Geometry> make(std::size_t dim) override {
     auto dense = std::make_unique<DenseGeometry<double>>(dim / 3);
-    auto gram = std::make_unique<PlainGram>(dim - dim / 3, true);
+    auto gram = std::make_unique<PlainGram>(dim - dim / 3);
     dense_ = dense.get();
     gram_ = gram.get();
     std::vector<CompositeGeometry::Part> parts;

@@ -96,21 +96,15 @@ Operand any_operand(Dice& dice, std::size_t rows, std::size_t registers) {
   return dice.roll(4) == 0 ? Operand::reg(dice.roll(registers), scale) : Operand::row(dice.roll(rows), scale);
 }
 
-/// Groups as balancers form them: differences, of neighbours for one, rows less a common register, bare rows;
-/// or anything.
+/// Groups as balancers form them: differences, rows less a common register, bare rows; or anything.
 std::vector<Vector> any_group(Dice& dice, std::size_t most, std::size_t rows, std::size_t registers) {
   std::vector<Vector> group(1 + dice.roll(most));
-  const std::size_t kind = rows > 1 ? dice.roll(5) : dice.roll(4);
-  const std::size_t parity = dice.roll(2);
+  const std::size_t kind = dice.roll(4);
   const Operand centre = Operand::reg(dice.roll(registers));
   for (Vector& v : group) {
     if (kind == 0) v = {Operand::row(dice.roll(rows)), Operand::row(dice.roll(rows)), true};
     if (kind == 1) v = {Operand::row(dice.roll(rows)), centre, true};
     if (kind == 2) v = {Operand::row(dice.roll(rows)), {}, false};
-    if (kind == 4) {
-      const std::size_t first = std::min(2 * dice.roll(rows / 2) + parity, rows - 2);
-      v = {Operand::row(first), Operand::row(first + 1), true};
-    }
     if (kind == 3) v = {any_operand(dice, rows, registers), any_operand(dice, rows, registers), dice.flip()};
   }
   return group;
@@ -249,9 +243,7 @@ INSTANTIATE_TEST_SUITE_P(
         Kind{"FloatPlain", std::make_shared<DenseMaker<float>>(DenseGeometry<float>::Loops::kPlain)},
         Kind{"Double", std::make_shared<DenseMaker<double>>(DenseGeometry<double>::Loops::kVectorised)},
         Kind{"DoublePlain", std::make_shared<DenseMaker<double>>(DenseGeometry<double>::Loops::kPlain)},
-        Kind{"Gram", std::make_shared<GramMaker>()},
-        Kind{"GramOfDifferences", std::make_shared<GramMaker>(true)},
-        Kind{"Composite", std::make_shared<CompositeMaker>()}),
+        Kind{"Gram", std::make_shared<GramMaker>()}, Kind{"Composite", std::make_shared<CompositeMaker>()}),
     [](const testing::TestParamInfo<Kind>& kind) { return kind.param.name; });
 
 }  // namespace

@@ -60,13 +60,14 @@ struct Step {
   /// The gradients of `backward`, run on a loss that a sampler of this spec observes; "": none does.
   [[nodiscard]] std::vector<Tensor> gradients(
       const std::string& spec,
-      const std::function<void(const Tensor&)>& backward = [](const Tensor& l) { l.backward(); }) const {
+      const std::function<void(const Tensor&)>& backward = [](const Tensor& l) { l.backward(); },
+      const ObserveOptions& options = {}) const {
     const Tensor seen = loss();
     std::optional<Sampler> sampler;
     if (!spec.empty()) {
       sampler.emplace(static_cast<std::size_t>(x.size(0)), spec);
       sampler->next(static_cast<std::size_t>(x.size(0)));
-      sampler->observe(seen, x.size(0));
+      sampler->observe(seen, x.size(0), options);
     }
     backward(seen);
     if (sampler) {
@@ -87,6 +88,19 @@ TEST_P(FusedModels, GradientsAreThePlainOnesToRounding) {
   for (const char* spec :
        {"pair; fused", "mean; fused", "recursive-pair; depth=3; fused", "pair; sketch=pca:4; fused"})
     expect_close(step.gradients(spec), plain, tolerance, step.model.name + ", " + spec);
+}
+
+TEST_P(FusedModels, GradientsAreThePlainOnesToRoundingWhereRowsAreLate) {
+  const auto [index, batch, wide] = GetParam();
+  ::torch::manual_seed(7);
+  const Step step = Step::of(models::all()[index], batch, wide);
+  const auto plain = step.gradients("");
+  std::size_t bytes = 0;
+  for (const Tensor& p : step.model.parameters) bytes += p.nbytes();
+  const auto backward = [](const Tensor& loss) { loss.backward(); };
+  for (const std::size_t examples : {std::size_t{5}, static_cast<std::size_t>(batch) - 1})
+    expect_close(step.gradients("pair; fused", backward, {.budget = examples * bytes}), plain,
+                 wide ? 1e-12 : 1e-5, step.model.name);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FusedModels,
@@ -350,6 +364,50 @@ TEST(ManyPositions, WholeNumbersGiveTheSameOrdersAndGradientsWhateverIsHeldAndFu
           << spec << ", budget " << budget << ", " << positions << " positions";
     }
   }
+}
+
+/// With room for five of seven examples parts are of four; odd batches leave one waiting between parts, too.
+TEST(LateRows, WholeNumbersGiveTheSameOrdersAndGradientsAsRowsOfTheWholeBatch) {
+  constexpr std::size_t kFive = std::size_t{5} * 163 * 83 * sizeof(float);
+  constexpr std::size_t kMuch = std::size_t{1} << 30;
+  for (const std::int64_t positions : {1, 11, 307}) {
+    const Step data = whole_sequences(positions);
+    for (const std::string spec :
+         {"pair", "recursive-pair; depth=2", "mean; centring=none", "pair; sign=walk,c=1e9"}) {
+      const auto [orders, gradient] = orders_within(data, spec, kMuch);
+      EXPECT_NE(orders[1], orders[2]);
+      for (const std::string& way : {spec, spec + "; fused"}) {
+        const auto [late, same] = orders_within(data, way, kFive);
+        EXPECT_EQ(late, orders) << way << ", " << positions << " positions";
+        EXPECT_TRUE(at::equal(same, gradient)) << way << ", " << positions << " positions";
+      }
+    }
+  }
+}
+
+TEST(LateRows, ResumingBetweenBatchesEqualsNeverStopping) {
+  constexpr std::size_t kFive = std::size_t{5} * 163 * 83 * sizeof(float);
+  const Step data = whole_sequences(11);
+  const auto observe = [&](Sampler& sampler) {
+    const auto examples = sampler.next(7);
+    const Tensor loss = data.loss(*examples);
+    sampler.observe(loss, static_cast<std::int64_t>(examples->size()), {.sum = true, .budget = kFive});
+    loss.backward();
+  };
+  Sampler whole(23, "pair", {.seed = 5});
+  Sampler first(23, "pair", {.seed = 5});
+  Sampler second(23, "pair", {.seed = 6});
+  for (int step = 0; step < 2; ++step) {
+    observe(whole);
+    observe(first);
+  }
+  second.load_state(first.core().state());
+  for (int step = 0; step < 2; ++step) {
+    observe(whole);
+    observe(second);
+  }
+  EXPECT_EQ(second.core().next_order(), whole.core().next_order());
+  (void)take_gradients(data.model.parameters);
 }
 
 TEST(KnownSums, AreNotUsedWhereSomebodyWritesToTheGradient) {

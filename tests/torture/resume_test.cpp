@@ -162,7 +162,6 @@ TEST(ResumeAtEveryStep, OfEveryBalancerOnRowsOfFloats) { check_all(kBalancing, k
 TEST(ResumeAtEveryStep, OfEveryBalancerOnRowsOfDoubles) { check_all(kBalancing, kNone, true); }
 TEST(ResumeAtEveryStep, OfEveryBalancerOnProductsAlone) {
   check_all(kBalancing, maker_of<suite::GramMaker>(), false);
-  check_all(kBalancing, maker_of<suite::GramMaker>(true), false);
 }
 TEST(ResumeAtEveryStep, OfEveryBalancerOnVectorsInPieces) {
   check_all(kBalancing, maker_of<suite::CompositeMaker>(), false);
