@@ -45,6 +45,7 @@ class CompositeGeometry : public Geometry {
  private:
   std::vector<Part> parts_;
   std::vector<std::string> names_;
+  std::vector<Geometry*> forming_;  ///< parts that the group's vectors have coordinates in
   Products of_part_;
 };
 

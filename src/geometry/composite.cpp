@@ -41,14 +41,19 @@ void CompositeGeometry::declare(std::vector<std::string> names) {
   for (Part& part : parts_) part.geometry->declare(names_);
 }
 
+/// Scalars of vectors without coordinates would be kept for nothing.
 void CompositeGeometry::form(std::span<const Vector> group) {
-  for (Part& part : parts_) part.geometry->form(group);
+  forming_.clear();
+  for (const Part& part : parts_)
+    if (part.geometry->dim() > 0) forming_.push_back(part.geometry.get());
+  if (forming_.empty()) forming_.push_back(parts_.front().geometry.get());
+  for (Geometry* each : forming_) each->form(group);
 }
 
 void CompositeGeometry::products(std::span<const Register> against, Wanted wanted, Products& out) {
-  parts_.front().geometry->products(against, wanted, out);
-  for (std::size_t p = 1; p < parts_.size(); ++p) {
-    parts_[p].geometry->products(against, wanted, of_part_);
+  forming_.front()->products(against, wanted, out);
+  for (std::size_t k = 1; k < forming_.size(); ++k) {
+    forming_[k]->products(against, wanted, of_part_);
     add_to(out.inner, of_part_.inner);
     if (wanted.gram) add_to(out.gram, of_part_.gram);
     if (wanted.norms) add_to(out.norms, of_part_.norms);
@@ -56,7 +61,7 @@ void CompositeGeometry::products(std::span<const Register> against, Wanted wante
 }
 
 void CompositeGeometry::combine(Register target, std::span<const Weighted> weights) {
-  for (Part& part : parts_) part.geometry->combine(target, weights);
+  for (Geometry* each : forming_) each->combine(target, weights);
 }
 
 void CompositeGeometry::blend(Register target, double scale, const Operand& operand) {
