@@ -15,7 +15,7 @@ constexpr std::size_t kPartBytes = std::size_t{16} << 20;
 constexpr std::int64_t kGroup = 4;
 
 bool is_late(const ParameterGradients& one) {
-  return !one.gradients.is_rows() && one.gradients.prefers_rows();
+  return one.parameter.is_cpu() && !one.gradients.is_rows() && one.gradients.prefers_rows();
 }
 
 bool are_lookups(const Contribution& gradients) {

@@ -304,18 +304,25 @@ void Observation::expect(const Graph& graph, const ParameterSet& parameters) {
     ++collected_[at->second].left;
   }
   left_ = uses_.size();
-  const std::size_t on_the_way =
-      way_.late && bytes_of_all_rows() > budget_ ? budget_ / kPartOnTheWay : budget_;
-  late_ = budget_ - on_the_way;
-  budget_ = on_the_way;
+  if (bytes_of_all_rows() > budget_ && waits(graph)) {
+    late_ = budget_ - budget_ / kPartOnTheWay;
+    budget_ -= late_;
+  }
 }
 
 std::size_t Observation::bytes_of_all_rows() const {
   std::size_t total = 0;
   for (const Collected& c : collected_)
-    total +=
-        static_cast<std::size_t>(c.parameter.numel()) * (wide(c.parameter) ? sizeof(double) : sizeof(float));
+    if (c.parameter.is_cpu())
+      total += static_cast<std::size_t>(c.parameter.numel()) *
+               (wide(c.parameter) ? sizeof(double) : sizeof(float));
   return total * static_cast<std::size_t>(batch_);
+}
+
+/// Where weight gradients come with rows, these must not come later than somebody looks for those.
+bool Observation::waits(const Graph& graph) const {
+  return way_.late &&
+         (!way_.fused || (is_plain_ && std::all_of(graph.uses.begin(), graph.uses.end(), is_private)));
 }
 
 /// The loss's own gradient has arrived: dividing by it makes loss scaling and loss/k change nothing.

@@ -57,7 +57,7 @@ class Observation : public std::enable_shared_from_this<Observation> {
     /// Contributions are to know the sums that nodes compute, where that is cheap. With `fused` nodes need
     /// not: the first update of a register makes them.
     bool sums = false;
-    /// Rows of a batch that has more of them than fit into the budget are mostly left to LateRows.
+    /// Rows of a batch that has more of them than fit into the budget may be left to LateRows.
     bool late = false;
     /// This rules out sums, and rows that are late.
     Shortening shortening = {};
@@ -104,8 +104,10 @@ class Observation : public std::enable_shared_from_this<Observation> {
   void collect(const Use& use, Contribution contribution, const std::string& rule);
   void complete(Collected& collected);
   void form_within_budget(Contribution& sum, bool with_sum = false);
-  /// Were all parameters' gradients formed.
+  /// In main memory, were all parameters' gradients formed.
   [[nodiscard]] std::size_t bytes_of_all_rows() const;
+  /// Whether rows may be late.
+  [[nodiscard]] bool waits(const Graph& graph) const;
   void end();
   void hand_over();
   /// What nodes have left to us reaches the parameters.

@@ -31,8 +31,8 @@ struct ObserveOptions {
   at::Tensor example_of_row = {};
   /// Which parameters count.
   ParameterSet parameters = {};
-  /// Bytes of per-example gradients that may be formed and held until the signs fall. Past it they stay
-  /// unformed (docs/observe.md, what is held).
+  /// Bytes of per-example gradients that may be formed and held until the signs fall. Past it they are formed
+  /// later, for some examples at a time, or stay unformed (docs/observe.md, what is held).
   std::size_t budget = std::size_t{512} << 20;
   /// Refuse nodes that no rule covers, instead of running them once more for every example.
   bool strict = false;
