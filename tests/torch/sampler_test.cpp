@@ -608,7 +608,9 @@ TEST(TorchSampler, HeadsUsedInTurnAreKnownByNameAfterAResumeOrRefused) {
 }
 
 TEST(TorchSampler, TimingsSayWhereTheTimeWent) {
-  const Case c = models::lenet();
+  ::torch::nn::Sequential net(::torch::nn::Linear(512, 520), ::torch::nn::Tanh(),
+                              ::torch::nn::Linear(520, 3));
+  const Case c = models::classifier("a layer as factors, and one as rows", net, {512}, 3);
   Sampler sampler(8, "pair", {.record_timings = true});
   sampler.next(8);
   const auto [x, y] = c.data(8);
