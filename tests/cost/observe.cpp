@@ -16,13 +16,14 @@ models::Case wide_mlp() {
   return models::classifier("MLP", net, {64}, 10);
 }
 
-void count_steps(const char* name, models::Case model, const char* spec = "pair") {
+void count_steps(const char* name, models::Case model, const char* spec = "pair",
+                 const cdgrab::torch::ObserveOptions& options = {}) {
   const auto [x, y] = model.data(kBatch);
   cdgrab::torch::Sampler sampler(kExamples, spec);
   cost::counted(name, [&] {
     while (sampler.next(kBatch)) {
       const at::Tensor loss = model.loss(x, y);
-      sampler.observe(loss, kBatch);
+      sampler.observe(loss, kBatch, options);
       loss.backward();
     }
     sampler.reset();
@@ -38,4 +39,8 @@ int main() {
   count_steps("mlp", wide_mlp());
   count_steps("mlp, fused", wide_mlp(), "pair; fused");
   count_steps("lenet", models::lenet());
+  count_steps("lenet, rows late", models::lenet(), "pair",
+              {.budget = std::size_t{5} * 61706 * sizeof(float)});
+  count_steps("lenet, rows late, fused", models::lenet(), "pair; fused",
+              {.budget = std::size_t{5} * 61706 * sizeof(float)});
 }
