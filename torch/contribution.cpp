@@ -78,7 +78,9 @@ double Contribution::operations_of_cross_by_slices(const Contribution& other) co
   return forming + static_cast<double>(batch() * other.batch()) * static_cast<double>(entries());
 }
 
-bool Contribution::prefers_rows() const { return row_bytes() <= kCacheBytes || saves_work_by_rows(); }
+bool Contribution::stays_in_cache(std::size_t bytes) { return bytes <= kCacheBytes; }
+
+bool Contribution::prefers_rows() const { return stays_in_cache(row_bytes()) || saves_work_by_rows(); }
 
 /// By factors: the Gram matrix, the product with one register and its update. By rows: forming them, and
 /// two passes of a pair's products and update that only read, each worth about 16 from memory and 6 from the

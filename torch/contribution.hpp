@@ -50,6 +50,8 @@ class Contribution {
   /// reading them: from memory, or where they may stay in the cache.
   [[nodiscard]] bool saves_work_by_rows() const;
   [[nodiscard]] bool prefers_rows() const;
+  /// Whether rows of so many bytes stay in a core's own cache.
+  [[nodiscard]] static bool stays_in_cache(std::size_t bytes);
   /// Bytes held as factors, and what the rows would take.
   [[nodiscard]] std::size_t factor_bytes() const;
   [[nodiscard]] std::size_t row_bytes() const;

@@ -9,8 +9,6 @@
 namespace cdgrab::torch {
 namespace {
 
-/// Of a part's rows: with fewer bytes registers are read too often, with more rows are read from memory.
-constexpr std::size_t kPartBytes = std::size_t{16} << 20;
 /// As many vectors meet in one pass of a dense geometry: two differences.
 constexpr std::int64_t kGroup = 4;
 
@@ -37,9 +35,12 @@ std::int64_t examples_of_a_part(const Observed& all) {
       met += bytes;
   }
   if (late == 0 || kGroup * late > all.budget) return all.batch;
-  const std::size_t fitting = std::min(kPartBytes, all.budget) / late;
-  const std::int64_t examples =
-      std::max(static_cast<std::int64_t>(fitting) / kGroup, std::int64_t{1}) * kGroup;
+  const auto fits = [&](std::int64_t examples) {
+    const std::size_t bytes = static_cast<std::size_t>(examples) * late;
+    return bytes <= all.budget && Contribution::stays_in_cache(bytes);
+  };
+  std::int64_t examples = kGroup;
+  while (examples < all.batch && fits(examples + kGroup)) examples += kGroup;
   return met > static_cast<std::size_t>(examples) * late / 4 ? all.batch : std::min(examples, all.batch);
 }
 

@@ -521,8 +521,12 @@ void Observation::collect(const Use& use, Contribution contribution, const std::
 }
 
 void Observation::complete(Collected& collected) {
-  collected.sum->merge();
-  if (way_.forms(*collected.sum)) form_within_budget(*collected.sum);
+  Contribution& sum = *collected.sum;
+  sum.merge();
+  // Written to memory and read again, rows of one product take longer than from what they are made of.
+  const bool later =
+      way_.late && !sum.is_rows() && is_one_product(sum) && !Contribution::stays_in_cache(sum.row_bytes());
+  if (!later && way_.forms(sum)) form_within_budget(sum);
 }
 
 void Observation::form_within_budget(Contribution& sum, bool with_sum) {

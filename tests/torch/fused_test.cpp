@@ -385,6 +385,34 @@ TEST(LateRows, WholeNumbersGiveTheSameOrdersAndGradientsAsRowsOfTheWholeBatch) {
   }
 }
 
+/// Rows of one product that would leave the cache are late whatever the budget.
+TEST(LateRows, WholeNumbersGiveTheSameOrdersInBatchesThatLeaveTheCache) {
+  ::torch::manual_seed(3);
+  const Tensor weight = at::randint(-2, 3, {784, 10}, at::kFloat).requires_grad_();
+  const Tensor x = at::randint(-3, 4, {128, 784}, at::kFloat);
+  const Tensor y = at::randint(-3, 4, {128, 10}, at::kFloat);
+  const auto orders = [&](std::int64_t batch, const std::string& spec) {
+    Sampler sampler(128, spec, {.seed = 5});
+    std::vector<std::vector<Index>> all;
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      sampler.reset();
+      while (const auto examples = sampler.next(static_cast<std::size_t>(batch))) {
+        const Tensor index =
+            at::tensor(std::vector<std::int64_t>(examples->begin(), examples->end()), at::kLong);
+        const Tensor loss = at::matmul(x.index_select(0, index), weight).mul(y.index_select(0, index)).sum();
+        sampler.observe(loss, index.numel(), {.sum = true});
+        loss.backward();
+      }
+      sampler.end_epoch();
+      all.emplace_back(sampler.core().order().begin(), sampler.core().order().end());
+    }
+    return all;
+  };
+  for (const std::string spec : {"pair", "pair; fused", "mean"})
+    for (const std::int64_t batch : {64, 127, 128})
+      EXPECT_EQ(orders(batch, spec), orders(8, spec)) << spec << ", " << batch;
+}
+
 TEST(LateRows, ResumingBetweenBatchesEqualsNeverStopping) {
   constexpr std::size_t kFive = std::size_t{5} * 163 * 83 * sizeof(float);
   const Step data = whole_sequences(11);
