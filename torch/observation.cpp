@@ -524,8 +524,8 @@ void Observation::complete(Collected& collected) {
   Contribution& sum = *collected.sum;
   sum.merge();
   // Written to memory and read again, rows of one product take longer than from what they are made of.
-  const bool later =
-      way_.late && !sum.is_rows() && is_one_product(sum) && !Contribution::stays_in_cache(sum.row_bytes());
+  const bool later = way_.late && collected.parameter.is_cpu() && !sum.is_rows() && is_one_product(sum) &&
+                     !Contribution::stays_in_cache(sum.row_bytes());
   if (!later && way_.forms(sum)) form_within_budget(sum);
 }
 
