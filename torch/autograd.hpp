@@ -25,6 +25,9 @@ inline Tensor saved(::torch::autograd::SavedVariable& variable, Node* node) {
   return value;
 }
 
+/// Null if the node is none. To be asked before a name is: that of a leaf is made anew every time.
+inline const AccumulateGrad* as_leaf(Node* node) { return dynamic_cast<const AccumulateGrad*>(node); }
+
 /// An edge of a graph that is made already. Node::set_next_edge() is for those being made: it numbers the
 /// nodes anew, which must not happen while an edge is off for a moment.
 inline ::torch::autograd::Edge& edge_of(Node* node, std::size_t slot) {

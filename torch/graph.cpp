@@ -17,8 +17,6 @@
 namespace cdgrab::torch {
 namespace {
 
-const AccumulateGrad* as_leaf(Node* node) { return dynamic_cast<const AccumulateGrad*>(node); }
-
 /// Consumers before producers; what is below a node that `ends` is left out.
 template <class Ends>
 std::vector<Node*> nodes_below(Node* root, const Ends& ends) {

@@ -20,7 +20,7 @@ std::int64_t from_end(std::int64_t entry, std::int64_t length) { return entry < 
 bool is_table(const Question& q) {
   Node* below = q.node->next_edge(q.slot).function.get();
   while (below != nullptr && rearranges(below)) below = below->next_edge(0).function.get();
-  return dynamic_cast<AccumulateGrad*>(below) != nullptr;
+  return as_leaf(below) != nullptr;
 }
 
 /// Of x[.., i, j, ..]: dimensions [first, first + count) of x are read at the places `flat`, counted through

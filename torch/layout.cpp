@@ -231,7 +231,7 @@ bool is_of_leaves(Node* node, std::size_t slot) {
   while (!open.empty()) {
     Node* below = open.back();
     open.pop_back();
-    if (!seen.insert(below).second || dynamic_cast<AccumulateGrad*>(below) != nullptr) continue;
+    if (!seen.insert(below).second || as_leaf(below) != nullptr) continue;
     // A lookup, or a tensor without a gradient: examples may be behind it.
     const std::string name = below->name();
     if (name.starts_with("Embedding") || name.starts_with("Index")) return false;

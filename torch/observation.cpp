@@ -103,6 +103,7 @@ bool is_one_product(const Contribution& gradients) {
 /// Of an autograd function that is not torch's own, whose names end in a number. It may look at .grad before
 /// the backward is over, as that of a sharded model (FSDP2) does.
 bool is_custom(Node* node) {
+  if (as_leaf(node) != nullptr) return false;
   const std::string name = node->name();
   return name.ends_with("Backward") || name.find("CppNode<") != std::string::npos;
 }
@@ -125,7 +126,7 @@ constexpr const char* kRemedy =
 /// A region whose parameters do not appear in the graph would be left out in silence.
 void check_visible(const Graph& graph) {
   for (Node* node : graph.nodes)
-    if (node->name().find("CheckpointFunctionBackward") != std::string::npos)
+    if (as_leaf(node) == nullptr && node->name().find("CheckpointFunctionBackward") != std::string::npos)
       throw UserError(
           "observe",
           "re-entrant checkpointing (CheckpointFunctionBackward) hides the parameters inside it; use "
@@ -356,7 +357,7 @@ void Observation::check_alone() const {
     if (nodes_.contains(node)) continue;
     for (const auto& edge : node->next_edges()) {
       Node* below = edge.function.get();
-      if (below == nullptr || below == root_ || dynamic_cast<AccumulateGrad*>(below) != nullptr) continue;
+      if (below == nullptr || below == root_ || as_leaf(below) != nullptr) continue;
       if (nodes_.contains(below))
         throw UserError(
             "observe",

@@ -16,7 +16,7 @@ from ..models.case import Entry, batch_of
 from ..models.oracle import trained
 from .contenders import PLAIN, Contender
 
-CELL_SECONDS = 60.0  # that a contender may take to start and make four steps
+CELL_SECONDS = 60.0  # of a contender: half for starting and four steps, half for five or more turns of timing
 CELL_MEGABYTES = 8192.0
 TIMING_MEGABYTES = 16384.0  # of all who take turns in one process
 ROUNDS = (3, 101)
@@ -93,7 +93,7 @@ def groups_that_fit(contenders: list[Contender], peaks: dict[str, float], plain:
 def probe(entry: Entry, batch: int, contender: Contender) -> float | Cell:
     """The peak of memory, or what is the matter."""
     try:
-        return in_child(peak_of, entry, batch, contender, seconds=CELL_SECONDS)
+        return in_child(peak_of, entry, batch, contender, seconds=CELL_SECONDS / 2)
     except ChildFailed as error:
         return Cell(SKIPPED, f"{error} for four steps" if "seconds" in str(error) else str(error))
     except NotBuilt as error:
