@@ -32,6 +32,6 @@ inline Array array_of(const Bytes& bytes) {
   return {DType::kU8, {bytes.size()}, {bytes.begin(), bytes.end()}};
 }
 
-inline Bytes bytes_of(const Array& array) { return {array.bytes.begin(), array.bytes.end()}; }
+inline Bytes bytes_of(const Array& array) { return {array.bytes}; }
 
 }  // namespace cdgrab

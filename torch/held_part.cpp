@@ -13,8 +13,7 @@ namespace cdgrab::torch {
 
 Bytes bytes_of(const Tensor& values) {
   const Tensor flat = values.contiguous();
-  const auto* bytes = static_cast<const std::byte*>(flat.const_data_ptr());
-  return {bytes, bytes + flat.nbytes()};
+  return {{static_cast<const std::byte*>(flat.const_data_ptr()), flat.nbytes()}};
 }
 
 Tensor differences_of_pairs(const Tensor& rows) {

@@ -29,12 +29,7 @@ class Writer {
   }
 
  private:
-  void raw(const void* from, std::size_t size) {
-    if (size == 0) return;
-    const std::size_t before = to_.size();
-    to_.resize(before + size);
-    std::memcpy(to_.data() + before, from, size);
-  }
+  void raw(const void* from, std::size_t size) { to_.append({static_cast<const std::byte*>(from), size}); }
 
   Bytes& to_;
 };
@@ -57,8 +52,7 @@ class Reader {
     return {bytes, size};
   }
   Bytes bytes(std::size_t size) {
-    const std::byte* begin = raw(size);
-    return {begin, begin + size};
+    return {{raw(size), size}};
   }
   Tensor tensor(std::vector<std::int64_t> shape, at::ScalarType dtype) {
     std::size_t size = c10::elementSize(dtype);

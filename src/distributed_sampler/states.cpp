@@ -117,7 +117,7 @@ void DistributedSampler::Impl::load_outgoing(const State& state) {
   if (!state.contains("outgoing.0")) return;
   for (std::size_t r = 0; r < communicator_->ranks(); ++r) {
     const Array& packed = state.array(fmt::format("outgoing.{}", r));
-    outgoing_.packed.emplace_back(packed.bytes.begin(), packed.bytes.end());
+    outgoing_.packed.emplace_back(packed.bytes);
   }
 }
 

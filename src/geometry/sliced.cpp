@@ -241,8 +241,7 @@ void DenseSliceHolder<T>::clear() {
 
 template <class T>
 Bytes DenseSliceHolder<T>::accumulator() const {
-  const auto bytes = std::as_bytes(std::span(accumulator_));
-  return {bytes.begin(), bytes.end()};
+  return {std::as_bytes(std::span(accumulator_))};
 }
 
 template <class T>
@@ -256,8 +255,7 @@ void DenseSliceHolder<T>::set_accumulator(Bytes part) {
 
 template <class T>
 Bytes DenseSliceHolder<T>::held(std::uint64_t number) const {
-  const auto bytes = std::as_bytes(std::span(vector(number), slice_.size()));
-  return {bytes.begin(), bytes.end()};
+  return {std::as_bytes(std::span(vector(number), slice_.size()))};
 }
 
 template <class T>
@@ -271,8 +269,7 @@ Array DenseSliceHolder<T>::join(std::span<const Bytes> parts) const {
 template <class T>
 Bytes DenseSliceHolder<T>::cut(const Array& whole) const {
   require_whole<T>(whole, dim_);
-  const auto part = std::span(whole.bytes).subspan(slice_.begin * sizeof(T), part_bytes());
-  return {part.begin(), part.end()};
+  return {std::span(whole.bytes).subspan(slice_.begin * sizeof(T), part_bytes())};
 }
 
 template class DenseSliceSender<float>;

@@ -372,7 +372,7 @@ void Coordinator::average_slices(const std::vector<Message>& heads, Averaging& a
     const Slice slice = slice_of(dim, r, parts);
     for (const std::byte* row : averaging.rows) {
       send[r] = {row + slice.begin * sizeof(T), slice.size() * sizeof(T)};
-      if (averaging.rows.size() > 1) packed[r].insert(packed[r].end(), send[r].begin(), send[r].end());
+      if (averaging.rows.size() > 1) packed[r].append(send[r]);
     }
     if (averaging.rows.size() > 1) send[r] = packed[r];
     received[r] = spares_.take();

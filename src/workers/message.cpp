@@ -44,8 +44,7 @@ class Writer {
   }
   template <class T>
   void put_whole(const T& value) {
-    const auto bytes = std::as_bytes(std::span(&value, 1));
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    bytes_.append(std::as_bytes(std::span(&value, 1)));
   }
   Bytes take() { return std::move(bytes_); }
 
