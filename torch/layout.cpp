@@ -420,7 +420,13 @@ bool rearranges(Node* node) {
   return kNames.contains(node->name());
 }
 
+/// One entry of the first dimension each, in their order.
+static bool has_one_entry_each(const Tensor& tensor, const Layout& layout, std::int64_t batch) {
+  return layout.labels == nullptr && layout.dim == 0 && layout.inner == 1 && tensor.size(0) == batch;
+}
+
 Tensor batch_first(const Tensor& tensor, const Layout& layout, std::int64_t batch) {
+  if (has_one_entry_each(tensor, layout, batch)) return tensor.unsqueeze(1);
   const auto dim = layout.dim;
   if (layout.labels != nullptr)
     return padded_by(groups_of(examples_along(layout, tensor.size(dim), batch), batch, tensor), tensor, dim);
@@ -438,6 +444,7 @@ Tensor batch_first(const Tensor& tensor, const Layout& layout, std::int64_t batc
 }
 
 Tensor sum_by_example(const Tensor& tensor, const Layout& layout, std::int64_t batch) {
+  if (has_one_entry_each(tensor, layout, batch)) return tensor;
   if (layout.labels == nullptr) {
     const Tensor by_example = batch_first(tensor, layout, batch);
     return by_example.size(1) == 1 ? by_example.squeeze(1) : by_example.sum(1);

@@ -7,7 +7,7 @@
 namespace cdgrab::torch {
 namespace {
 
-struct Handle : ::torch::CustomClassHolder {
+struct Handle : Observing {
   explicit Handle(Sampler s) : sampler(std::move(s)) {}
   cdgrab::Sampler& core() { return sampler.core(); }
   Turn& turn() { return sampler.turn(); }
@@ -15,9 +15,9 @@ struct Handle : ::torch::CustomClassHolder {
 };
 using Self = const c10::intrusive_ptr<Handle>&;
 
-struct Geometry : ::torch::CustomClassHolder {
+struct Geometry : Observing {
   Geometry() = default;
-  explicit Geometry(GradientGeometry g) : geometry(std::move(g)) {}
+  Geometry(GradientGeometry g, const Observing& like) : Observing(like), geometry(std::move(g)) {}
   Turn& turn() { return geometry.turn(); }
   GradientGeometry geometry;
 };
@@ -70,11 +70,13 @@ void define_sampler(::torch::Library& library) {
            }))
       .def("hand_out",
            guarded(+[](Self self, std::int64_t count) { self->core().next(count_of(count, "count")); }))
-      .def("observe", guarded(+[](Self self, Tensor loss, std::int64_t batch, OptionsPtr options) {
-             self->sampler.observe(loss, batch, options->options);
+      .def("observe_with", guarded(+[](Self self, OptionsPtr options) { self->observe_with(*options); }))
+      .def("observe", guarded(+[](Self self, Tensor loss, std::int64_t batch, std::optional<Tensor> rows) {
+             self->sampler.observe(loss, batch, self->options(std::move(rows)));
            }))
-      .def("observe_named", guarded(+[](Self self, Tensor loss, Tensor indices, OptionsPtr options) {
-             self->sampler.observe(loss, as_indices(indices), options->options);
+      .def("observe_named",
+           guarded(+[](Self self, Tensor loss, Tensor indices, std::optional<Tensor> rows) {
+             self->sampler.observe(loss, as_indices(indices), self->options(std::move(rows)));
            }))
       .def("observe_gradients",
            guarded(+[](Self self, std::vector<Tensor> rows, std::optional<Tensor> indices) {
@@ -130,11 +132,15 @@ void define_sampler(::torch::Library& library) {
 void define_geometry(::torch::Library& library) {
   library.class_<Geometry>("GradientGeometry")
       .def(::torch::init<>())
-      .def("observe", guarded(+[](GeometrySelf self, Tensor loss, std::int64_t batch, OptionsPtr options) {
-             self->geometry.observe(loss, batch, options->options);
+      .def("observe_with",
+           guarded(+[](GeometrySelf self, OptionsPtr options) { self->observe_with(*options); }))
+      .def("observe",
+           guarded(+[](GeometrySelf self, Tensor loss, std::int64_t batch, std::optional<Tensor> rows) {
+             self->geometry.observe(loss, batch, self->options(std::move(rows)));
            }))
-      .def("compute", guarded(+[](GeometrySelf self, Tensor loss, std::int64_t batch, OptionsPtr options) {
-             self->geometry.compute(loss, batch, options->options);
+      .def("compute",
+           guarded(+[](GeometrySelf self, Tensor loss, std::int64_t batch, std::optional<Tensor> rows) {
+             self->geometry.compute(loss, batch, self->options(std::move(rows)));
            }))
       .def("gram", guarded(+[](GeometrySelf self) { return self->geometry.gram(); }))
       .def("cross", guarded(+[](GeometrySelf self, c10::intrusive_ptr<Geometry> other) {
@@ -155,7 +161,7 @@ void define_geometry(::torch::Library& library) {
       .def("rules", guarded(+[](GeometrySelf self) { return self->geometry.rules(); }))
       .def("names", guarded(+[](GeometrySelf self) { return self->geometry.names(); }))
       .def("part", guarded(+[](GeometrySelf self, std::string pattern) {
-             return c10::make_intrusive<Geometry>(self->geometry.part(pattern));
+             return c10::make_intrusive<Geometry>(self->geometry.part(pattern), *self);
            }))
       .def("rows", guarded(+[](GeometrySelf self) { return self->geometry.rows(); }));
 }
@@ -181,13 +187,7 @@ OptionsPtr make_options(bool sum, std::int64_t batch_axis, std::int64_t budget, 
 }  // namespace
 
 static void define_all(::torch::Library& library) {
-  library.class_<Options>("ObserveOptions")
-      .def(::torch::init(guarded(&make_options)))
-      .def("with_rows", guarded(+[](OptionsPtr self, Tensor example_of_row) {
-             ObserveOptions options = self->options;
-             options.example_of_row = std::move(example_of_row);
-             return c10::make_intrusive<Options>(std::move(options));
-           }));
+  library.class_<Options>("ObserveOptions").def(::torch::init(guarded(&make_options)));
   define_sampler(library);
   define_geometry(library);
   define_workers(library);

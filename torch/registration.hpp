@@ -143,12 +143,28 @@ inline Array as_array(const std::string& key, const Tensor& tensor) {
   return array;
 }
 
-/// What losses are observed with, said once.
+/// What losses are observed with.
 struct Options : ::torch::CustomClassHolder {
   explicit Options(ObserveOptions given) : options(std::move(given)) {}
   ObserveOptions options;
 };
 using OptionsPtr = c10::intrusive_ptr<Options>;
+
+/// Of what observes losses. The options are said once: at each argument that is an object torch looks for an
+/// attribute that is not there, which takes longer than a small graph does.
+struct Observing : ::torch::CustomClassHolder {
+  void observe_with(const Options& given) { options_ = given.options; }
+  /// With what differs from batch to batch.
+  [[nodiscard]] ObserveOptions options(std::optional<Tensor> example_of_row, std::int64_t repeats = 0) const {
+    ObserveOptions all = options_;
+    if (example_of_row) all.example_of_row = std::move(*example_of_row);
+    all.repeats = repeats;
+    return all;
+  }
+
+ private:
+  ObserveOptions options_;
+};
 
 inline std::tuple<std::int64_t, std::int64_t> as_tuple(const Position& position) {
   return {static_cast<std::int64_t>(position.epoch), static_cast<std::int64_t>(position.handed_out)};

@@ -11,7 +11,7 @@
 namespace cdgrab::torch {
 namespace {
 
-struct Workers : ::torch::CustomClassHolder {
+struct Workers : Observing {
   explicit Workers(DistributedSampler s) : sampler(std::move(s)) {}
   cdgrab::DistributedSampler& core() { return sampler.core(); }
   Turn& turn() { return sampler.turn(); }
@@ -55,12 +55,6 @@ c10::intrusive_ptr<Workers> make_workers(std::int64_t examples, std::string spec
   return c10::make_intrusive<Workers>(
       DistributedSampler(make_shares(count_of(examples, "examples"), workers, shares), spec,
                          make_communicator(group, timeout), std::move(options)));
-}
-
-ObserveOptions options_with(std::int64_t repeats, const Options& given) {
-  ObserveOptions options = given.options;
-  options.repeats = repeats;
-  return options;
 }
 
 /// One worker's tensors become the mean; of those that have none, the means are only written.
@@ -111,13 +105,10 @@ void define_passes(::torch::class_<Workers>& workers) {
 
 void define_rounds(::torch::class_<Workers>& workers) {
   workers
-      .def("observe", guarded(+[](Self self, std::int64_t worker, Tensor loss, std::int64_t batch,
-                                  std::int64_t repeats, OptionsPtr options) {
-             self->sampler.observe(loss, batch, options_with(repeats, *options), worker_of(worker));
-           }))
+      .def("observe_with", guarded(+[](Self self, OptionsPtr options) { self->observe_with(*options); }))
       .def("observe_named", guarded(+[](Self self, std::int64_t worker, Tensor loss, Tensor indices,
-                                        std::int64_t repeats, OptionsPtr options) {
-             self->sampler.observe(loss, as_indices(indices), options_with(repeats, *options),
+                                        std::int64_t repeats, std::optional<Tensor> rows) {
+             self->sampler.observe(loss, as_indices(indices), self->options(std::move(rows), repeats),
                                    worker_of(worker));
            }))
       .def("observe_gradients", guarded(+[](Self self, std::int64_t worker, std::vector<Tensor> rows,

@@ -209,7 +209,8 @@ Contribution broadcast_rows(const Moment& moment, const Tensor& gradient) {
     const std::int64_t own = dim - (rank - static_cast<std::int64_t>(shape.size()));
     target.push_back(own < 0 ? 1 : shape[static_cast<std::size_t>(own)]);
   }
-  return Contribution::of_rows(at::sum_to(summed, target).reshape({moment.batch, -1}));
+  const Tensor rows = summed.sizes() == target ? summed : at::sum_to(summed, target);
+  return Contribution::of_rows(rows.dim() == 2 ? rows : rows.reshape({moment.batch, -1}));
 }
 
 Rule rule_for(const Use& use) {

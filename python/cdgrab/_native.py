@@ -54,7 +54,7 @@ class Native:
 def observe_options(
     reduction: str, batch_axis: int | None, parameters: Any, pattern: str | None, budget: int | None, strict: bool
 ) -> Any:
-    """What the library's observe() takes after the loss and its examples. Parameters: a module, or (name, tensor)s."""
+    """What the library's observe_with() takes. Parameters: a module, or (name, tensor) pairs."""
     if text_of("reduction", reduction) not in ("mean", "sum"):
         raise UserError(f"reduction is {reduction!r}; 'mean' and 'sum' are allowed")
     axis = -1 if batch_axis is None else whole_number("batch_axis, counted from the front,", batch_axis, least=0)
@@ -79,8 +79,6 @@ def observe_options(
     )
 
 
-def with_rows(options: Any, example_of_row: Sequence[int] | torch.Tensor | None) -> Any:
-    """The same options for a batch that is one axis of rows, each of an example."""
-    if example_of_row is None:
-        return options
-    return translated(options.with_rows)(whole_numbers("example_of_row", example_of_row))
+def rows_of_batch(example_of_row: Sequence[int] | torch.Tensor | None) -> torch.Tensor | None:
+    """Of a batch that is one axis of rows, each of an example, as the library takes it."""
+    return None if example_of_row is None else whole_numbers("example_of_row", example_of_row)

@@ -19,7 +19,7 @@ from torch.distributed.algorithms.join import Joinable, JoinHook
 from cdgrab._arguments import entries_of, flag_of, list_of, path_of, rows_of, shapes_of, text_of, whole_numbers
 from cdgrab._ddp import Answering, Averaging, group_with_messages, place_in, require_same_world
 from cdgrab._lengths import Batches, Lengths, Rest
-from cdgrab._native import Native, observe_options, with_rows
+from cdgrab._native import Native, observe_options, rows_of_batch
 from cdgrab._passes import Given, GlobalOrder, Lane, Pass, mixes
 from cdgrab.errors import StateMismatch, UserError, whole_number
 from cdgrab.sampler import asking_for, from_entries, to_entries
@@ -99,7 +99,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         shuffle, drop_last = flag_of("shuffle", shuffle), flag_of("drop_last", drop_last)
         if not shuffle:
             raise UserError("shuffle=False; the order is learnt: torch's own DistributedSampler has a fixed one")
-        self._options = observe_options(reduction, batch_axis, parameters, pattern, budget, strict)
+        options = observe_options(reduction, batch_axis, parameters, pattern, budget, strict)
         Joinable.__init__(self)
         self._given_group = group
         self._group = group_with_messages(group)
@@ -127,6 +127,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             -1 if hold_limit is None else whole_number("hold_limit", hold_limit, least=0),
             shapes_of(shapes),
         )
+        self._native.observe_with(options)
         self._hosted = range(self._native.first_worker(), self._native.first_worker() + self._native.hosted())
         self._unit = int(self._native.unit())
         sizes = [int(self._native.share_size(worker)) for worker in range(self.workers)]
@@ -196,7 +197,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
         up the last batch are examples as any others, and are not balanced. `example_of_row` is that of cdgrab.Sampler.
         """
         self._tell()
-        options = with_rows(self._options, example_of_row)
+        rows = rows_of_batch(example_of_row)
         given = self._outstanding(batch_size, indices, "observe")
         real = [g for g in given if not g.repeats]
         if self._balances and any(g.repeats for g in given[: len(real)]):
@@ -206,7 +207,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[Any], Joinable):
             self._refuse_mixed(len(given))
         for worker in workers:
             names = torch.tensor([g.example for g in real if g.worker == worker])
-            self._native.observe_named(worker, loss, names, len(given) - len(real), options)
+            self._native.observe_named(worker, loss, names, len(given) - len(real), rows)
         self._observed(given)
         if self._balances:
             self._step_after(loss)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from cdgrab._arguments import list_of, text_of
-from cdgrab._native import Native, observe_options, with_rows
+from cdgrab._native import Native, observe_options, rows_of_batch
 from cdgrab.errors import UserError, whole_number
 
 Parameters = torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]] | None
@@ -40,8 +40,8 @@ class GradientGeometry:
         budget: int | None = None,
         strict: bool = False,
     ) -> None:
-        self._options = observe_options(reduction, batch_axis, parameters, pattern, budget, strict)
         self._native = Native("GradientGeometry")
+        self._native.observe_with(observe_options(reduction, batch_axis, parameters, pattern, budget, strict))
 
     def observe(
         self, loss: torch.Tensor, batch_size: int, *, example_of_row: Sequence[int] | torch.Tensor | None = None
@@ -51,14 +51,14 @@ class GradientGeometry:
         In a batch that is one axis of rows (packed, ragged), row r is of example `example_of_row[r]` of the batch.
         """
         count = whole_number("batch_size", batch_size, least=0)
-        self._native.observe(loss, count, with_rows(self._options, example_of_row))
+        self._native.observe(loss, count, rows_of_batch(example_of_row))
 
     def compute(
         self, loss: torch.Tensor, batch_size: int, *, example_of_row: Sequence[int] | torch.Tensor | None = None
     ) -> GradientGeometry:
         """Reads them in a backward of its own; returns the geometry itself."""
         count = whole_number("batch_size", batch_size, least=0)
-        self._native.compute(loss, count, with_rows(self._options, example_of_row))
+        self._native.compute(loss, count, rows_of_batch(example_of_row))
         return self
 
     def gram(self) -> torch.Tensor:
@@ -148,7 +148,6 @@ class GradientGeometry:
         weight tensor([2., 2., 2.])
         """
         out = GradientGeometry.__new__(GradientGeometry)
-        out._options = self._options
         out._native = Native.of(self._native.part(text_of("pattern", pattern)))
         return out
 

@@ -24,7 +24,7 @@ from cdgrab._arguments import (
     text_of,
     whole_numbers,
 )
-from cdgrab._native import Native, observe_options, with_rows
+from cdgrab._native import Native, observe_options, rows_of_batch
 from cdgrab.errors import StateMismatch, UserError, whole_number
 
 _CHUNK = 1 << 16
@@ -122,7 +122,6 @@ class Sampler(torch.utils.data.Sampler[int]):
         if initial_order is not None:
             initial_order = whole_numbers("initial_order", initial_order)
         self._observing = (reduction, batch_axis, parameters, pattern, budget, strict)
-        self._options = observe_options(*self._observing)
         self._strict = strict
         self._arguments = (
             examples,
@@ -134,7 +133,7 @@ class Sampler(torch.utils.data.Sampler[int]):
             flag_of("record_norms", record_norms),
             flag_of("record_timings", record_timings),
         )
-        self._native = Native("Sampler", *self._arguments)
+        self._native = self._make_native()
         self._batch = 0  # units; fewer that are not observed may be a tail that the loader dropped; 0: not known yet
         self._observed_before = 0  # this pass, in the same epoch
         self._yielded = 0  # examples handed to the loader that the library has not been told of yet
@@ -169,16 +168,16 @@ class Sampler(torch.utils.data.Sampler[int]):
         one axis of rows (packed, ragged), row r is of example `example_of_row[r]` of the batch (docs/observe.md, rows).
         """
         self._tell()
-        options = with_rows(self._options, example_of_row)
+        rows = rows_of_batch(example_of_row)
         if (batch_size is None) == (indices is None):
             raise UserError("observe takes batch_size or indices=, one of the two")
         if indices is not None:
             named = whole_numbers("indices", indices)
-            self._native.observe_named(loss, named, options)
+            self._native.observe_named(loss, named, rows)
             self._batch = len(named)
         else:
             count = whole_number("batch_size", batch_size, least=0)
-            self._native.observe(loss, count, options)
+            self._native.observe(loss, count, rows)
             self._batch = count
 
     def step(
@@ -318,20 +317,25 @@ class Sampler(torch.utils.data.Sampler[int]):
                 "a sampler that was given parameters cannot be pickled, since they belong to a model; save its "
                 "state_dict() and load it into a new one"
             )
-        gone = ("_native", "_options", "_iterator", "_yielded")
+        gone = ("_native", "_iterator", "_yielded")
         kept = {key: value for key, value in self.__dict__.items() if key not in gone}
         return {**kept, "_state": self.state_dict()}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         state = kept.pop("_state")
         self.__dict__.update(kept)
-        self._options = observe_options(*self._observing)
-        self._native = Native("Sampler", *self._arguments)
+        self._native = self._make_native()
         self._yielded = 0
         self._iterator = None
         self.load_state_dict(state)
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _make_native(self) -> Native:
+        options = observe_options(*self._observing)
+        native = Native("Sampler", *self._arguments)
+        native.observe_with(options)
+        return native
 
     def _tell(self) -> None:
         """Handing out one by one is Python's; the library hears of it when it matters."""

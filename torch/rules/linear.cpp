@@ -40,7 +40,8 @@ Contribution outer_products(const Moment& moment, const Tensor& x, const Layout&
       return g_is_left ? unequal_products(groups, of_g, of_x) : unequal_products(groups, of_x, of_g);
   }
   const auto flat = [&](const Tensor& all, const Layout& at) {
-    return batch_first(all, at, moment.batch).flatten(1, -2);
+    const Tensor by_example = batch_first(all, at, moment.batch);
+    return by_example.dim() == 3 ? by_example : by_example.flatten(1, -2);
   };
   const Tensor of_g = flat(g, moment.layout);
   const Tensor of_x = flat(x, at_x);
