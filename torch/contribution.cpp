@@ -479,8 +479,24 @@ Contribution Contribution::masked(const Tensor& keep) const {
   return out;
 }
 
+bool Contribution::is_rows_beside(const Contribution& other) const {
+  return is_rows() && other.is_rows() && alpha_ == other.alpha_ && scale_.is_same(other.scale_) &&
+         rows_.options().type_equal(other.rows_.options());
+}
+
+Contribution Contribution::beside(const std::vector<const Contribution*>& all) {
+  std::vector<Tensor> rows;
+  for (const Contribution* each : all) rows.push_back(each->rows_);
+  return all.front()->with_rows(at::cat(rows, 1));
+}
+
 Tensor side_by_side(std::int64_t batch, const std::vector<const Contribution*>& gradients,
                     const std::vector<std::int64_t>& numel, at::ScalarType dtype) {
+  const auto is_beside_first = [&](const Contribution* one) {
+    return one != nullptr && gradients.front() != nullptr && one->is_rows_beside(*gradients.front());
+  };
+  if (gradients.size() > 1 && std::all_of(gradients.begin(), gradients.end(), is_beside_first))
+    return Contribution::beside(gradients).rows().to(at::kCPU, dtype);
   std::vector<Tensor> rows;
   for (std::size_t k = 0; k < gradients.size(); ++k)
     rows.push_back(gradients[k] == nullptr ? at::zeros({batch, numel[k]}, dtype)
