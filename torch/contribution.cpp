@@ -404,7 +404,8 @@ void Contribution::fold_scales(const Tensor& more, bool into_left) {
 
 Tensor Contribution::magnitude() const {
   const auto largest = [](const Tensor& t) {
-    return t.reshape({t.size(0), -1}).abs().amax(1).to(at::kDouble);
+    const Tensor flat = t.reshape({t.size(0), -1});  // and no copy of it without signs
+    return at::maximum(flat.amax(1), flat.amin(1).neg()).to(at::kDouble);
   };
   Tensor total;
   if (rows_.defined()) total = largest(rows_);

@@ -74,8 +74,7 @@ void define_sampler(::torch::Library& library) {
       .def("observe", guarded(+[](Self self, Tensor loss, std::int64_t batch, std::optional<Tensor> rows) {
              self->sampler.observe(loss, batch, self->options(std::move(rows)));
            }))
-      .def("observe_named",
-           guarded(+[](Self self, Tensor loss, Tensor indices, std::optional<Tensor> rows) {
+      .def("observe_named", guarded(+[](Self self, Tensor loss, Tensor indices, std::optional<Tensor> rows) {
              self->sampler.observe(loss, as_indices(indices), self->options(std::move(rows)));
            }))
       .def("observe_gradients",

@@ -104,8 +104,7 @@ void define_passes(::torch::class_<Workers>& workers) {
 }
 
 void define_rounds(::torch::class_<Workers>& workers) {
-  workers
-      .def("observe_with", guarded(+[](Self self, OptionsPtr options) { self->observe_with(*options); }))
+  workers.def("observe_with", guarded(+[](Self self, OptionsPtr options) { self->observe_with(*options); }))
       .def("observe_named", guarded(+[](Self self, std::int64_t worker, Tensor loss, Tensor indices,
                                         std::int64_t repeats, std::optional<Tensor> rows) {
              self->sampler.observe(loss, as_indices(indices), self->options(std::move(rows), repeats),

@@ -33,6 +33,15 @@ Tensor scaled(const Tensor& rows, const Tensor& scales) {
   return scales.eq(1.0).all().item<bool>() ? rows : rows * scales.to(rows.scalar_type()).unsqueeze(1);
 }
 
+/// Examples that follow one another are not copied.
+Contribution some_of(const Contribution& all, const std::vector<std::int64_t>& index) {
+  const bool adjacent =
+      std::adjacent_find(index.begin(), index.end(),
+                         [](std::int64_t one, std::int64_t next) { return next != one + 1; }) == index.end();
+  if (adjacent) return all.narrowed(index.front(), index.back() + 1);
+  return all.select(at::tensor(index, at::kLong).to(all.options().device()));
+}
+
 /// Of all operands of the pairs, first and second in turn.
 Tensor scales_of(std::span<const Vector> pairs) {
   std::vector<double> scales;
@@ -265,7 +274,7 @@ std::vector<Contribution> GhostSliceSender::examples(std::size_t part, std::span
       all.push_back(
           Contribution::of_rows(at::zeros({static_cast<std::int64_t>(index.size()), of.dim()}, of.dtype)));
     else
-      all.push_back(found->second.select(at::tensor(index, at::kLong).to(found->second.scales().device())));
+      all.push_back(some_of(found->second, index));
   };
   const auto flush = [&] {
     if (!rows.empty()) add(block_, std::exchange(rows, {}));
@@ -305,7 +314,7 @@ Tensor GhostSliceSender::differences(std::size_t part, std::span<const Vector> p
   std::vector<Tensor> rows;
   for (const Contribution& each : examples(part, pairs))
     rows.push_back(each.rows().to(at::kCPU, parts_.parts()[part].dtype));
-  return differences_of_pairs(scaled(at::cat(rows), scales_of(pairs)));
+  return differences_of_pairs(scaled(rows.size() == 1 ? rows.front() : at::cat(rows), scales_of(pairs)));
 }
 
 void GhostSliceSender::pack_rows(std::size_t part, std::span<const Vector> pairs,

@@ -17,7 +17,7 @@ class Bytes {
  public:
   Bytes() = default;
   explicit Bytes(std::size_t size) { resize(size); }
-  Bytes(std::span<const std::byte> from) { append(from); }  // NOLINT(google-explicit-constructor): as a string's
+  Bytes(std::span<const std::byte> from) { append(from); }  // NOLINT(google-explicit-constructor)
   Bytes(const Bytes& other) : Bytes(std::span(other)) {}
   Bytes(Bytes&& other) noexcept { swap(other); }
   Bytes& operator=(Bytes other) noexcept {
