@@ -6,8 +6,7 @@
 
 namespace cdgrab::torch {
 
-/// As at::empty. What is large is asked for in large pages, where the system has them on request: otherwise
-/// touching it for the first time takes as long as filling it.
+/// As at::empty. What is large is asked for in large pages.
 Tensor empty_rows(at::IntArrayRef shape, const at::TensorOptions& options);
 
 /// What a step frees stays with the process, up to 64 MB, for the next step. Otherwise glibc may give it back

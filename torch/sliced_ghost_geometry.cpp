@@ -317,6 +317,21 @@ Tensor GhostSliceSender::differences(std::size_t part, std::span<const Vector> p
   return differences_of_pairs(scaled(rows.size() == 1 ? rows.front() : at::cat(rows), scales_of(pairs)));
 }
 
+/// For differences of these parts, at once.
+void GhostSliceSender::make_room(const std::vector<std::size_t>& parts, std::size_t count,
+                                 std::span<Bytes> out) const {
+  for (std::size_t r = 0; r < ranks_; ++r) {
+    std::size_t bytes = out[r].size();
+    for (const std::size_t part : parts) {
+      const Part& of = parts_.parts()[part];
+      bytes += 2 * sizeof(std::uint64_t) +
+               count * static_cast<std::size_t>(of.size(r, ranks_)) * c10::elementSize(of.dtype);
+    }
+    bytes += sizeof(kEnd);
+    if (bytes > out[r].capacity()) out[r].reserve(std::max(bytes, 2 * out[r].capacity()));
+  }
+}
+
 void GhostSliceSender::pack_rows(std::size_t part, std::span<const Vector> pairs,
                                  std::span<Bytes> out) const {
   const Part& of = parts_.parts()[part];
@@ -376,15 +391,18 @@ std::size_t GhostSliceSender::pack(std::span<const Vector> differences, std::spa
       to.text(slot.name);
     }
   }
+  std::vector<std::size_t> as_rows;
   for (std::size_t part = 0; part < parts_.parts().size(); ++part) {
     if (!has(part, pairs)) continue;
     if (auto factors = as_factors(part, pairs)) {
       factors->fold_scales(scales_of(pairs), !parts_.parts()[part].by_columns());
       pack_factors(part, *factors, out);
     } else {
-      pack_rows(part, pairs, out);
+      as_rows.push_back(part);
     }
   }
+  make_room(as_rows, pairs.size(), out);
+  for (const std::size_t part : as_rows) pack_rows(part, pairs, out);
   for (Bytes& bytes : out) Writer(bytes).number(kEnd);
   told_ = table_.slots().size();
   return pairs.size();

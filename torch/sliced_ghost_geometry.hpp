@@ -106,6 +106,7 @@ class GhostSliceSender final : public SliceSender {
   [[nodiscard]] std::vector<Contribution> examples(std::size_t part, std::span<const Vector> pairs) const;
   [[nodiscard]] std::optional<Contribution> as_factors(std::size_t part, std::span<const Vector> pairs);
   [[nodiscard]] Tensor differences(std::size_t part, std::span<const Vector> pairs) const;
+  void make_room(const std::vector<std::size_t>& parts, std::size_t count, std::span<Bytes> out) const;
   void pack_rows(std::size_t part, std::span<const Vector> pairs, std::span<Bytes> out) const;
   void pack_factors(std::size_t part, const Contribution& examples, std::span<Bytes> out) const;
 

@@ -9,6 +9,8 @@
 #include <span>
 #include <utility>
 
+#include "cdgrab/large_pages.hpp"
+
 namespace cdgrab {
 
 /// As std::vector<std::byte>, but for what would be one more pass over everything that is sent: new bytes are
@@ -40,6 +42,7 @@ class Bytes {
   void reserve(std::size_t capacity) {
     if (capacity <= capacity_) return;
     auto larger = std::make_unique_for_overwrite<std::byte[]>(capacity);
+    ask_for_large_pages(larger.get(), capacity);
     if (size_ > 0) std::memcpy(larger.get(), bytes_.get(), size_);
     bytes_ = std::move(larger);
     capacity_ = capacity;

@@ -14,6 +14,7 @@
 #include "cdgrab/geometry.hpp"
 #include "cdgrab/gram_geometry.hpp"
 #include "cdgrab/herding.hpp"
+#include "cdgrab/large_pages.hpp"
 #include "cdgrab/npy.hpp"
 #include "cdgrab/order.hpp"
 #include "cdgrab/permutation.hpp"

@@ -4,6 +4,7 @@ of all in turns in one process."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from .contenders import PLAIN, Contender
 CELL_SECONDS = 60.0  # of a contender: half for starting and four steps, half for five or more turns of timing
 CELL_MEGABYTES = 8192.0
 TIMING_MEGABYTES = 16384.0  # of all who take turns in one process
+TURN_SECONDS = 0.05  # at least: a loop that has the processor to itself finds its own caches as it left them
 ROUNDS = (3, 101)
 
 MEASURED, FAILS, NOT_BUILT, SKIPPED = "measured", "fails", "not built", "skipped"
@@ -139,13 +141,17 @@ def time_turns(entry: Entry, batch: int, contenders: list[Contender], seconds: f
     everyone = [PLAIN, *contenders]
     steps = {contender.name: make_step(entry, batch, contender) for contender in everyone}
     lengths = {contender.name: contender.turn for contender in everyone}
+    repeats = dict.fromkeys(steps, 1)
 
     def play(names: list[str]) -> dict[str, Seconds]:
-        return {name: seconds_of(steps[name], lengths[name]) for name in names}
+        return {name: seconds_of(steps[name], lengths[name], repeats[name]) for name in names}
 
     play(list(steps))
     once = {name: processor * lengths[name] for name, (processor, _) in play(list(steps)).items()}
-    turns = {name: min(max(int(seconds / once[name]), ROUNDS[0]), ROUNDS[1]) for name in steps}
+    repeats |= {name: max(math.ceil(TURN_SECONDS / taken), 1) for name, taken in once.items()}
+    turns = {
+        name: min(max(int(seconds / (taken * repeats[name])), ROUNDS[0]), ROUNDS[1]) for name, taken in once.items()
+    }
     rounds = turns["plain"] = max(turns.values())
     return [play(rotated(taking_part(turns, number, rounds), number)) for number in range(rounds)]
 
@@ -159,10 +165,12 @@ def rotated(names: list[str], first: int) -> list[str]:
     return names[first % len(names) :] + names[: first % len(names)]
 
 
-def seconds_of(turn: Callable[[], None], steps: int) -> Seconds:
+def seconds_of(turn: Callable[[], None], steps: int, repeats: int) -> Seconds:
     """Of one step."""
     clock, processor = time.perf_counter(), time.process_time()
-    turn()
+    for _ in range(repeats):
+        turn()
+    steps *= repeats
     return (time.process_time() - processor) / steps, (time.perf_counter() - clock) / steps
 
 
