@@ -404,8 +404,8 @@ void Contribution::fold_scales(const Tensor& more, bool into_left) {
 
 Tensor Contribution::magnitude() const {
   const auto largest = [](const Tensor& t) {
-    const Tensor flat = t.reshape({t.size(0), -1});  // and no copy of it without signs
-    return at::maximum(flat.amax(1), flat.amin(1).neg()).to(at::kDouble);
+    const Tensor flat = t.reshape({t.size(0), -1});
+    return at::maximum(flat.amax(1), flat.amin(1).neg()).to(at::kDouble);  // abs() would be a copy
   };
   Tensor total;
   if (rows_.defined()) total = largest(rows_);
@@ -420,6 +420,7 @@ Tensor Contribution::magnitude() const {
 Contribution Contribution::narrowed(std::int64_t begin, std::int64_t end) const {
   Contribution out = *this;
   out.forget_sum();
+  out.formed_ = false;
   if (rows_.defined()) out.rows_ = rows_.slice(0, begin, end);
   for (Factors& f : out.factors_) f = f.narrowed(begin, end);
   if (scale_.defined()) out.scale_ = scale_.slice(0, begin, end);
@@ -480,24 +481,22 @@ Contribution Contribution::masked(const Tensor& keep) const {
   return out;
 }
 
-bool Contribution::is_rows_beside(const Contribution& other) const {
-  return is_rows() && other.is_rows() && alpha_ == other.alpha_ && scale_.is_same(other.scale_) &&
-         rows_.options().type_equal(other.rows_.options());
-}
-
-Contribution Contribution::beside(const std::vector<const Contribution*>& all) {
-  std::vector<Tensor> rows;
-  for (const Contribution* each : all) rows.push_back(each->rows_);
-  return all.front()->with_rows(at::cat(rows, 1));
+bool Contribution::is_rows_in_scales_of(const Contribution& other) const {
+  return is_rows() && other.is_rows() && alpha_ == other.alpha_ && scale_.is_same(other.scale_);
 }
 
 Tensor side_by_side(std::int64_t batch, const std::vector<const Contribution*>& gradients,
                     const std::vector<std::int64_t>& numel, at::ScalarType dtype) {
-  const auto is_beside_first = [&](const Contribution* one) {
-    return one != nullptr && gradients.front() != nullptr && one->is_rows_beside(*gradients.front());
+  const Contribution* first = gradients.empty() ? nullptr : gradients.front();
+  const auto is_like_first = [&](const Contribution* one) {
+    return one != nullptr && first != nullptr && one->is_rows_in_scales_of(*first) &&
+           one->formed().is_cpu() && one->formed().scalar_type() == dtype;
   };
-  if (gradients.size() > 1 && std::all_of(gradients.begin(), gradients.end(), is_beside_first))
-    return Contribution::beside(gradients).rows().to(at::kCPU, dtype);
+  if (gradients.size() > 1 && std::all_of(gradients.begin(), gradients.end(), is_like_first)) {
+    std::vector<Tensor> unscaled;
+    for (const Contribution* each : gradients) unscaled.push_back(each->formed());
+    return first->with_rows(at::cat(unscaled, 1)).rows();
+  }
   std::vector<Tensor> rows;
   for (std::size_t k = 0; k < gradients.size(); ++k)
     rows.push_back(gradients[k] == nullptr ? at::zeros({batch, numel[k]}, dtype)

@@ -101,10 +101,8 @@ class Contribution {
   [[nodiscard]] bool alike(const Contribution& other) const;
   /// The examples of all of them, which are alike; positions that some lack are zero.
   [[nodiscard]] static Contribution cat(const std::vector<Contribution>& all);
-  /// Whether beside() can put them together: rows of one type and in the same scales.
-  [[nodiscard]] bool is_rows_beside(const Contribution& other) const;
-  /// The same examples' rows of these parameters, each after the one before.
-  [[nodiscard]] static Contribution beside(const std::vector<const Contribution*>& all);
+  /// Whether both are rows, to be multiplied with the same scales.
+  [[nodiscard]] bool is_rows_in_scales_of(const Contribution& other) const;
 
  private:
   [[nodiscard]] Tensor slice(std::int64_t begin, std::int64_t end, const Factors& like, double alpha) const;

@@ -39,7 +39,7 @@ class HeldRows final : public HeldPart {
  public:
   explicit HeldRows(std::int64_t size) : size_(size), rows_(static_cast<std::size_t>(size), 0, 1) {}
 
-  void hold_rows(std::span<const std::byte> rows, std::size_t count) override { rows_.hold(rows, count); }
+  void hold_rows(Bytes rows, std::size_t count) override { rows_.hold(std::move(rows), count); }
   void hold_factors(Contribution examples) override {
     const Tensor rows = differences_of_pairs(examples.rows().to(kScalarType<T>));
     hold_rows(bytes_of(rows), static_cast<std::size_t>(rows.size(0)));
@@ -70,10 +70,11 @@ class HeldFactors final : public HeldPart {
  public:
   HeldFactors(std::int64_t size, at::ScalarType dtype) : accumulator_(at::zeros({size}, dtype)) {}
 
-  void hold_rows(std::span<const std::byte> rows, std::size_t count) override {
-    const Tensor all =
-        tensor_of(rows, {static_cast<std::int64_t>(count), accumulator_.size(0)}, accumulator_.scalar_type());
-    push({Contribution::of_rows(all), false}, count, rows.size());
+  void hold_rows(Bytes rows, std::size_t count) override {
+    const std::size_t bytes = rows.size();
+    const Tensor all = tensor_of(std::move(rows), {static_cast<std::int64_t>(count), accumulator_.size(0)},
+                                 accumulator_.scalar_type());
+    push({Contribution::of_rows(all), false}, count, bytes);
   }
   void hold_factors(Contribution examples) override {
     const auto count = static_cast<std::size_t>(examples.batch() / 2);

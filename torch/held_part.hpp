@@ -17,7 +17,7 @@ class HeldPart {
  public:
   virtual ~HeldPart() = default;
   /// `count` slices of differences, in the part's type.
-  virtual void hold_rows(std::span<const std::byte> rows, std::size_t count) = 0;
+  virtual void hold_rows(Bytes rows, std::size_t count) = 0;
   /// Two examples for each difference: the first less the second.
   virtual void hold_factors(Contribution examples) = 0;
   [[nodiscard]] virtual std::size_t held_bytes() const = 0;

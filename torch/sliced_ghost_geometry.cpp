@@ -33,7 +33,7 @@ Tensor scaled(const Tensor& rows, const Tensor& scales) {
   return scales.eq(1.0).all().item<bool>() ? rows : rows * scales.to(rows.scalar_type()).unsqueeze(1);
 }
 
-/// Examples that follow one another are not copied.
+/// At least one of them, to be read only: examples that follow one another are not copied.
 Contribution some_of(const Contribution& all, const std::vector<std::int64_t>& index) {
   const bool adjacent =
       std::adjacent_find(index.begin(), index.end(),

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <span>
 #include <string>
 
 #include "autograd.hpp"
@@ -52,8 +51,7 @@ class Reader {
     const auto* bytes = reinterpret_cast<const char*>(raw(size));
     return {bytes, size};
   }
-  /// Where they are.
-  std::span<const std::byte> bytes(std::size_t size) { return {raw(size), size}; }
+  Bytes bytes(std::size_t size) { return {{raw(size), size}}; }
   Tensor tensor(std::vector<std::int64_t> shape, at::ScalarType dtype) {
     std::size_t size = c10::elementSize(dtype);
     for (const std::int64_t length : shape) {

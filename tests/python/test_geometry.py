@@ -88,6 +88,16 @@ def test_norms_and_parts(observed):
     check(both.rows(), torch.cat([rows[name] for name in both.names()], 1))
 
 
+def test_a_part_reads_losses_as_its_whole_does():
+    model, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    whole = cdgrab.GradientGeometry(reduction="sum", parameters=model)
+    whole.compute(model(x).square().sum(), 4)
+    part = whole.part("bias")
+    part.compute(model(x).square().sum(), 4)
+    assert part.names() == whole.names()
+    check(part.gram(), whole.gram())
+
+
 def test_directions_by_place_by_name_and_several(observed):
     model, geometry, rows = observed
     directions = {name: torch.randn(3, *p.shape, dtype=p.dtype) for name, p in model.named_parameters()}
