@@ -17,7 +17,7 @@ from ..models.case import Entry, batch_of
 from ..models.oracle import trained
 from .contenders import PLAIN, Contender
 
-CELL_SECONDS = 60.0  # of a contender: half for starting and four steps, half for five or more turns of timing
+START_SECONDS = 30.0  # of a contender, four steps included; eight turns or more are timed then
 CELL_MEGABYTES = 8192.0
 TIMING_MEGABYTES = 16384.0  # of all who take turns in one process
 TURN_SECONDS = 0.05  # or one step: a loop that has the processor to itself finds its own caches as it left them
@@ -95,7 +95,7 @@ def groups_that_fit(contenders: list[Contender], peaks: dict[str, float], plain:
 def probe(entry: Entry, batch: int, contender: Contender) -> float | Cell:
     """The peak of memory, or what is the matter."""
     try:
-        return in_child(peak_of, entry, batch, contender, seconds=CELL_SECONDS / 2)
+        return in_child(peak_of, entry, batch, contender, seconds=START_SECONDS)
     except ChildFailed as error:
         return Cell(SKIPPED, f"{error} for four steps" if "seconds" in str(error) else str(error))
     except NotBuilt as error:
@@ -146,10 +146,8 @@ def time_turns(entry: Entry, batch: int, contenders: list[Contender], seconds: f
     def play(names: list[str]) -> dict[str, Seconds]:
         return {name: seconds_of(steps[name], lengths[name], repeats[name]) for name in names}
 
-    # What is timed right after all others have run takes longer than what runs on its own: once more, by then.
-    for _ in range(2):
-        once = {name: processor * lengths[name] for name, (processor, _) in play(list(steps)).items()}
-        repeats |= {name: max(math.ceil(TURN_SECONDS / taken), 1) for name, taken in once.items()}
+    once = {name: processor * lengths[name] for name, (processor, _) in play(list(steps)).items()}
+    repeats |= {name: max(math.ceil(TURN_SECONDS / taken), 1) for name, taken in once.items()}
     turns = {
         name: min(max(int(seconds / (taken * repeats[name])), ROUNDS[0]), ROUNDS[1]) for name, taken in once.items()
     }
@@ -167,7 +165,8 @@ def rotated(names: list[str], first: int) -> list[str]:
 
 
 def seconds_of(turn: Callable[[], None], steps: int, repeats: int) -> Seconds:
-    """Of one step."""
+    """Of one step. What comes first is not timed: large blocks of memory come as others have left it."""
+    turn()
     clock, processor = time.perf_counter(), time.process_time()
     for _ in range(repeats):
         turn()
