@@ -47,6 +47,7 @@ test:   ## every check and every test
 	@$(MAKE) asan
 
 python: ## the Python package's checks and tests, on the release build
+	@$(MAKE) build
 	@.venv/bin/ruff check --quiet
 	@.venv/bin/ruff format --check --quiet
 	@.venv/bin/mypy --no-error-summary
